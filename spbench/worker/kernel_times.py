@@ -23,18 +23,18 @@ from spbench.strategies.registry import in_mesh
 from spbench.worker.memory import held_bytes
 from spbench.worker.observer import Observer
 from spbench.worker.step import Step
-from spbench.worker.timer import ProcessorSpeed, seconds_of
+from spbench.worker.timer import BLOCK_S, Call, ProcessorSpeed, seconds_of
 from spbench.workload.case import GateCheck
 from spbench.workload.timed import TimedKernel
 
 ROUNDS = 3
 """How often all kernels are timed, one after another: what disturbs the machine for a second meets
 a kernel once. The median counts."""
-EVERY, NEAR = 3, 4
+EVERY, NEAR = 4, 3
 """Kernels from one look at the processor's speed to the next, and looks on either side of a kernel
 whose median is the speed there: single ones scatter by more than it changes in a second."""
-LEAST = TimedKernel(kind="elementwise", shape=[1], dtype="float32")
-"""What takes no time but its launch."""
+STEPS_S = 0.03  # of a block of small steps, few of which tell what a step takes beside kernels
+LEAST = TimedKernel(kind="elementwise", shape=[1], dtype="float32")  # takes but its launch
 
 
 @final
@@ -58,7 +58,8 @@ class KernelTimer:
         kernels, which they are compared with: a neighbour on the core slows all of them."""
         places = (0, 1), (self._group.rank, self._group.size)
         both = [partial(self._step, each, *place) for each in steps for place in places]
-        calls = [*(partial(prepared, each, self._group.device) for each in kernels), *both]
+        calls = [(partial(prepared, each, self._group.device), BLOCK_S) for each in kernels]
+        calls += [(each, STEPS_S) for each in both]
         evenly = [at / len(part) for part in (kernels, both) for at in range(len(part))]
         order = sorted(range(len(calls)), key=evenly.__getitem__)
         taken_s = dict(zip(order, self._medians([calls[at] for at in order]), strict=True))
@@ -77,16 +78,16 @@ class KernelTimer:
         step = Step(asked.workload, strategy, transports, self._group.device)
         return partial(step, *step.seeded_inputs())
 
-    def _medians(self, calls: Sequence[Callable[[], Callable[[], object]]]) -> list[float]:
-        """Seconds of each call, which is prepared anew in each round."""
+    def _medians(self, calls: Sequence[tuple[Callable[[], Call], float]]) -> list[float]:
+        """Seconds of each call, prepared anew in each round, over a block of so many seconds."""
         rounds, every = [], []
         torch.set_flush_denormal(True)  # what shrinks in place ends at 0, not among slower numbers
         try:
             for _ in range(ROUNDS):
                 took_s, looks = [], []
-                for number, prepare in enumerate(calls, start=1):
+                for number, (prepare, block_s) in enumerate(calls, start=1):
                     with self._observer.phase(f"kernel or step {number} of {len(calls)}"):
-                        took_s.append(seconds_of(prepare(), self._group, self._even_s))
+                        took_s.append(seconds_of(prepare(), self._group, self._even_s, block_s))
                     if number % EVERY == 1:
                         looks.append(self._speed.look() if self._speed is not None else 0.0)
                 every += looks
@@ -98,8 +99,8 @@ class KernelTimer:
         if every:
             of_ranks = map(float, self._group.gather_text(str(statistics.median(every))))
             self.cpu_gflop_per_s = statistics.median(of_ranks) or None
-        speed = self.cpu_gflop_per_s or 1.0
-        return [statistics.median(each) / speed for each in zip(*rounds, strict=True)]
+        middle_s = map(statistics.median, zip(*rounds, strict=True))
+        return [each / (self.cpu_gflop_per_s or 1.0) for each in middle_s]
 
 
 def prepared(kernel: TimedKernel, device: torch.device) -> Callable[[], object]:

@@ -24,7 +24,7 @@ from spbench.results.nvml import NVLINK, open_nvml, read_nvml
 from spbench.worker.kernel_times import KernelTimer, prepared
 from spbench.worker.machine_load import Gpu, hardware
 from spbench.worker.observer import Observer
-from spbench.worker.timer import Stopwatch, even_clock
+from spbench.worker.timer import Call, Stopwatch, even_clock
 from spbench.workload.case import GateCheck
 from spbench.workload.sharding import Shard, shard_sizes
 from spbench.workload.timed import TimedKernel, TimedTransfer
@@ -38,7 +38,6 @@ SWEEPS, SWEEP_S, ROUNDS, MOST_OF_A_SWEEP = 3, 0.12, 5, 20
 machine meets one of them once. Each then takes about so many seconds, rounds and repeats."""
 INTERFACE, INTERFACES = "GLOO_SOCKET_IFNAME", Path("/sys/class/net")
 Start = Callable[[], Handle]
-Call = Callable[[], object]
 
 
 def time_alone(

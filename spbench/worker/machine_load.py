@@ -24,10 +24,11 @@ import torch
 
 from spbench.comm.group import Group
 from spbench.errors import or_none
-from spbench.results.conditions import THROTTLED, Conditions, middle
+from spbench.results.conditions import THROTTLED, Conditions
 from spbench.results.environment import cpu_name
 from spbench.results.nvml import Device, open_nvml
 from spbench.worker.memory import alloc_retries
+from spbench.worker.sampling import typical
 from spbench.worker.timer import ProcessorSpeed
 
 WORST = {"clock_mhz": min, "power_w": max, "temperature_c": max, "processes": max}
@@ -141,7 +142,7 @@ class Machine:
             "host": or_none(_host) or "",
             "cores": or_none(psutil.cpu_count),
             "load_average": self.load_average,
-            "cpu_gflop_per_s": middle(self._speeds) or None,
+            "cpu_gflop_per_s": or_none(lambda: 1 / typical([1 / each for each in self._speeds])),
             "alloc_retries": None if self._retries_seen is None else self._retries,
             **passed,
             **({} if self.gpu is None else self.gpu.state()),

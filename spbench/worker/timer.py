@@ -20,6 +20,8 @@ import torch
 from spbench.comm.group import Group
 from spbench.workload.case import MeasurementBudget
 
+Call = Callable[[], object]
+Clock = Callable[[], float]
 STEADY = 0.02
 """Windows whose times differ by no more are alike, but for half the error of that difference."""
 WINDOW_S = 1.0
@@ -39,8 +41,9 @@ MOST_CALLS = 1000
 CROWDED_S, CROWDED, FINE = 0.4, 0.8, 50
 """Seconds in which ranks see whether they share cores, the part of a core that each has if so, and
 looks at a rank's own clock that differ meanwhile: with fewer it is too coarse to tell."""
-SIDE, PRODUCTS = 256, 7
-"""Rows and columns of the product that tells a processor's speed, and how often one look has it."""
+SIDE, PRODUCTS = 256, 5
+"""Rows and columns of the product that tells a processor's speed, and how often one look has it:
+first as often for nothing, while threads wake up."""
 
 
 @final
@@ -61,19 +64,18 @@ class ProcessorSpeed:
         where the clock of a thread is too coarse to tell."""
         self._group.barrier()
         taken_s = []
-        for _ in range(PRODUCTS):
+        for _ in range(2 * PRODUCTS):
             start_s = time.thread_time()
             torch.mm(self._left, self._right, out=self._out)
             taken_s.append(time.thread_time() - start_s)
-        took_s = statistics.median(taken_s)
+        took_s = statistics.median(taken_s[PRODUCTS:])
         return 2 * SIDE**3 / took_s / 1e9 if took_s else 0.0
 
 
-def even_clock(group: Group, now_s: Callable[[], float]) -> Callable[[], float]:
+def even_clock(group: Group, now_s: Clock) -> Clock:
     """The clock of ranks that compute side by side: ``now_s``, or where ranks share cores a rank's
     processor time over the part of a core that ranks have on average while all compute. There the
-    clock shows others' turns in one call, and in the next none; in a step they all have theirs. All
-    ranks ask for it at once, and before anything is timed."""
+    clock shows others' turns in one call, none in the next. All ranks ask for it at once."""
     if group.device.type == "cuda" or group.size == 1:
         return now_s
     group.barrier()
@@ -88,7 +90,7 @@ def even_clock(group: Group, now_s: Callable[[], float]) -> Callable[[], float]:
 
 
 def seconds_of(
-    call: Callable[[], object], group: Group, now_s: Callable[[], float], *, waits: bool = True
+    call: Call, group: Group, now_s: Clock, block_s: float = BLOCK_S, *, waits: bool = True
 ) -> float:
     """Seconds of one call, over a block of calls; without ``waits`` of the host alone."""
 
@@ -106,7 +108,7 @@ def seconds_of(
     if waits and group.device.type == "cpu" and -shortest_s >= LONG_S:
         return first_s
     once_s = block(1)  # what is set up by the first call is not its time
-    calls = min(MOST_CALLS, int(BLOCK_S / max(once_s, 1e-7)))
+    calls = min(MOST_CALLS, int(block_s / max(once_s, 1e-7)))
     return block(calls) if calls > 1 else once_s
 
 
@@ -116,13 +118,13 @@ class Stopwatch:
     """Runs a step again and again on all ranks of ``group``."""
 
     group: Group
-    now_s: Callable[[], float]
-    even_s: Callable[[], float] = time.monotonic
+    now_s: Clock
+    even_s: Clock = time.monotonic
     """Their ``even_clock``, for kernels between transfers."""
     spent_s: float = 0.0
     """Seconds of all steps so far."""
 
-    def once(self, step: Callable[[], object]) -> tuple[float, float]:
+    def once(self, step: Call) -> tuple[float, float]:
         """Milliseconds of one step of this rank, all ranks starting together, and of its call
         alone: behind that the device may still work."""
         self.group.barrier()
@@ -134,7 +136,7 @@ class Stopwatch:
         self.spent_s += took_s
         return took_s * 1e3, (issued - start) * 1e3
 
-    def warm_up(self, step: Callable[[], object], budget: MeasurementBudget) -> list[float]:
+    def warm_up(self, step: Call, budget: MeasurementBudget) -> list[float]:
         """Steps until they are steady (``is_steady``); the slowest rank's milliseconds.
 
         At least ``min_warmup`` steps, at most ``max_warmup``, and beyond ``min_warmup`` at most
@@ -155,7 +157,7 @@ class Stopwatch:
         least_s = LEAST_WARMUP_S[self.group.device.type]
         return sum(slowest_ms) / 1e3 >= least_s and is_steady(slowest_ms)
 
-    def time(self, step: Callable[[], object], iterations: int) -> tuple[list[float], list[float]]:
+    def time(self, step: Call, iterations: int) -> tuple[list[float], list[float]]:
         """This rank's milliseconds of each iteration, and of its call alone."""
         with garbage_kept():
             both = [self.once(step) for _ in range(iterations)]
@@ -163,11 +165,8 @@ class Stopwatch:
 
 
 def is_steady(times_ms: Sequence[float]) -> bool:
-    """Whether the last two windows, of a second and three steps or more each, are alike.
-
-    They share no step. Steps that scatter leave the difference of two windows uncertain, which
-    may add half of its standard error to the 2 %.
-    """
+    """Whether the last two windows, of a second and three steps or more each, are alike: apart by
+    no more than 2 %, and half of the standard error of that. They share no step."""
     last = _window(times_ms)
     before = _window(times_ms[: len(times_ms) - len(last)])
     if not last or not before:

@@ -124,12 +124,12 @@ def test_steps_come_between_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_kernels_count_at_the_speed_around_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """The same work takes half as long from where the processor is twice as fast: one time."""
-    looks, taken_s = iter([50.0] * 10 + [100.0] * 10), iter([1.0] * 30 + [0.5] * 30)
+    looks, taken_s = iter([50.0] * 8 + [100.0] * 8), iter([1.0] * 32 + [0.5] * 32)
     monkeypatch.setattr(kernel_times, "ROUNDS", 1)
     monkeypatch.setattr(kernel_times, "prepared", lambda *_: list)
     monkeypatch.setattr(kernel_times, "seconds_of", lambda *_: next(taken_s))
     timer = timer_of_share()
     timer._speed = SimpleNamespace(look=lambda: next(looks))
-    seconds, _, _ = timer.times([PASS] * 60, [])
+    seconds, _, _ = timer.times([PASS] * 64, [])
     assert timer.cpu_gflop_per_s == 75
-    assert seconds == pytest.approx([50 / 75] * 60)
+    assert seconds == pytest.approx([50 / 75] * 64)

@@ -146,8 +146,11 @@ def test_times_are_the_steps_alone() -> None:
 
 
 def test_the_speed_of_a_processor_is_that_of_its_products(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Products of 2 x 256^3 operations that take a millisecond, but for two that were disturbed."""
-    taken_s = iter([1e-3] * (PRODUCTS + 4) + [9e-3, 9e-3, 1e-3] + [0.0] * PRODUCTS)
+    """Products of 2 x 256^3 operations that take a millisecond, but for those while threads wake
+    up, and two that were disturbed."""
+    cold = [5e-3] * PRODUCTS
+    disturbed = [1e-3] * (PRODUCTS - 3) + [9e-3, 9e-3, 1e-3]
+    taken_s = iter([1e-3] * 2 * PRODUCTS + cold + disturbed + [0.0] * 2 * PRODUCTS)
     now_s = iter(time for took in taken_s for time in (0.0, took))
     monkeypatch.setattr("time.thread_time", lambda: next(now_s))
     speed = ProcessorSpeed(ShareOfGroup(torch.device("cpu"), 2))
