@@ -424,7 +424,7 @@ def test_an_answer_of_another_kind_stops_nothing(one_gpu: dict[str, Any]) -> Non
 
 
 def test_the_median_processors_speed_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the looks behind each block, and of the ranks."""
+    """The typical one of the looks behind each block, and the median of the ranks."""
     rates = iter([90.0, 60.0, 70.0])
     fake = SimpleNamespace(look=lambda: next(rates))
     monkeypatch.setattr(machine_load, "ProcessorSpeed", lambda _: fake)
