@@ -145,7 +145,7 @@ class Collectives:
     def ring(self, x: Tensor, shard: Shard) -> Tensor:
         """Sharded -> whole, in rank order: blocks pass from rank to rank. No backward.
 
-        Each is received where it belongs, and sent on from there. ``shard.dim`` is outermost.
+        Each is received where it belongs, and sent on. ``shard.dim`` is the outermost in memory.
         """
         mine = x.movedim(shard.dim, 0)
         whole = self.transport.empty(x, resized(mine.shape, 0, shard.length))

@@ -80,10 +80,9 @@ class SilentTransport(MessageTransport):
         return DONE
 
     def _all_reduce(self, x: Tensor) -> Handle:
-        return DONE if x.is_cuda else super()._all_reduce(x)
-
-    def _all_reduce_of_many(self, x: Tensor) -> Handle:
         return DONE
+
+    _all_reduce_of_many = _all_reduce
 
     def _shift(self, received: Tensor, sent: Tensor) -> Handle:
         return self._fill([received])

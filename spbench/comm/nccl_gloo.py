@@ -129,10 +129,8 @@ class MessageTransport(Transport):
 
     @abstractmethod
     def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
-        """``sent[r]`` goes to rank r; ``received[r]`` comes from it.
-
-        ``run_dim``: parts are cut and joined along this dim on one side, along dim 0 on the other.
-        """
+        """``sent[r]`` goes to rank r; ``received[r]`` comes from it. Parts are cut and joined along
+        ``run_dim`` on one side, along dim 0 on the other."""
 
     def _all_to_all(self, received: Cuts, sent: Cuts) -> Handle:
         run_dim = max(received[0].dim, sent[0].dim)
@@ -162,13 +160,14 @@ class MessageTransport(Transport):
         """Two ranks exchange it: as many bytes as a ring sends, in half as many messages."""
         if self.size != 2:
             return self._all_reduce_of_many(x)
-        coming, own = x.new_empty(x.shape), self.rank
-        arriving, leaving = ([[] if rank == own else [y] for rank in (0, 1)] for y in (coming, x))
-        return Several([self._exchange(arriving, leaving, 0)], [partial(self._sum, [x, coming], x)])
+        both = torch.empty_like(x).view(-1), x.view(-1)
+        arriving, leaving = ([[] if of == self.rank else [y] for of in (0, 1)] for y in both)
+        return Several([self._exchange(arriving, leaving, 0)], [partial(self._sum, both, both[1])])
 
     @abstractmethod
     def _all_reduce_of_many(self, x: Tensor) -> Handle: ...
 
+    @torch.no_grad()
     def _sum(self, parts: Sequence[Tensor] | Tensor, into: Tensor) -> None:
         """Those of a list are added one by one: two passes fewer than torch's sum over a dim."""
         if isinstance(parts, Tensor):

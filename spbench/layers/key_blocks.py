@@ -25,7 +25,8 @@ class Tile(NamedTuple):
 def tile(keys: Shard, rank: int, owner: int, causal: bool) -> Tile:
     """The tile of the queries of ``rank`` and the keys of ``owner``; without keys: nothing.
 
-    With zigzag shards late queries see all keys of later ranks, all the early ones of earlier.
+    With zigzag shards late queries see all keys of a later rank, all queries the early keys of an
+    earlier one.
     """
     mine, others = keys.runs[rank], keys.runs[owner]
     if not causal or owner == rank:

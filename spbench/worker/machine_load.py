@@ -142,7 +142,7 @@ class Machine:
             "host": or_none(_host) or "",
             "cores": or_none(psutil.cpu_count),
             "load_average": self.load_average,
-            "cpu_gflop_per_s": or_none(lambda: 1 / typical([1 / each for each in self._speeds])),
+            "cpu_gflop_per_s": or_none(lambda: 1 / typical([1 / x for x in self._speeds if x])),
             "alloc_retries": None if self._retries_seen is None else self._retries,
             **passed,
             **({} if self.gpu is None else self.gpu.state()),

@@ -235,9 +235,11 @@ class CopiesMode(TorchDispatchMode):
         return func(*args, **(kwargs or {}))
 
 
+@pytest.mark.parametrize("ranks", [2, 3])
 @pytest.mark.parametrize("bucket_bytes", [1, 40, 10**9])
-def test_gradient_sum(bucket_bytes: int) -> None:
+def test_gradient_sum(bucket_bytes: int, ranks: int) -> None:
     """For any bucket size each gradient is the sum over the ranks, step after step."""
+    total = sum(range(1, ranks + 1))
 
     def rank_main(transport: ThreadTransport) -> None:
         weights = [torch.nn.Parameter(torch.ones(n)) for n in (3, 4, 5)]
@@ -253,11 +255,25 @@ def test_gradient_sum(bucket_bytes: int) -> None:
             summed.finish()
             for i, weight in enumerate(weights):
                 assert weight.grad is not None
-                assert torch.equal(weight.grad, torch.full_like(weight, 6 * step * (i + 1)))
+                assert torch.equal(weight.grad, torch.full_like(weight, total * step * (i + 1)))
         assert set(transport.sent) == {("gradients", "all_reduce", ALL)}
-        assert round(transport.sent["gradients", "all_reduce", ALL]) == 2 * 2 * 12 * 4 * 2 / 3
+        sent = round(transport.sent["gradients", "all_reduce", ALL])
+        assert sent == 2 * 2 * 12 * 4 * (ranks - 1) / ranks
 
-    run_rank_threads(3, rank_main)
+    run_rank_threads(ranks, rank_main)
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_sums_of_a_number_and_of_integers(ranks: int) -> None:
+    """In place, whatever the tensor."""
+
+    def rank_main(transport: ThreadTransport) -> None:
+        comm = Collectives(transport)
+        for one in (torch.tensor(1.0), torch.ones(2, 3).long()):
+            comm.all_reduce_(one).wait()
+            assert torch.equal(one, torch.full_like(one, ranks))
+
+    run_rank_threads(ranks, rank_main)
 
 
 def test_groups_of_a_mesh_move_and_count_apart() -> None:

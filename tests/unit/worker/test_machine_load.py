@@ -423,16 +423,16 @@ def test_an_answer_of_another_kind_stops_nothing(one_gpu: dict[str, Any]) -> Non
     assert machine.seen() == Conditions()
 
 
-def test_the_median_processors_speed_counts(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The typical one of the looks behind each block, and the median of the ranks."""
-    rates = iter([90.0, 60.0, 70.0])
+def test_the_typical_speed_of_the_median_processor_counts(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of looks behind each block, but for those too coarse to tell: the time of the typical one."""
+    rates = iter([99.0, 0.0, 60.0, 80.0, 20.0])
     fake = SimpleNamespace(look=lambda: next(rates))
     monkeypatch.setattr(machine_load, "ProcessorSpeed", lambda _: fake)
     machine = Machine(Alone())
-    for is_silent in (False, True, False):
+    for is_silent in (False, True, False, True, False):
         machine.look(is_silent)
     seen = machine.seen()
-    assert seen.cpu_gflop_per_s == 70.0
+    assert seen.cpu_gflop_per_s == pytest.approx(2 / (1 / 60 + 1 / 80))
     faster, slower = (seen.model_copy(update={"cpu_gflop_per_s": x}) for x in (99.0, 10.0))
-    assert as_columns("cpu", [faster, seen, slower])["cpu_gflop_per_s"] == 70.0
+    assert as_columns("cpu", [faster, seen, slower])["cpu_gflop_per_s"] == seen.cpu_gflop_per_s
     assert as_columns("cpu", [Conditions()])["cpu_gflop_per_s"] is None
