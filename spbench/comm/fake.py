@@ -82,8 +82,6 @@ class SilentTransport(MessageTransport):
     def _all_reduce(self, x: Tensor) -> Handle:
         return DONE
 
-    _all_reduce_of_many = _all_reduce
-
     def _shift(self, received: Tensor, sent: Tensor) -> Handle:
         return self._fill([received])
 

@@ -4,14 +4,13 @@ No other file calls torch.distributed's collectives. Each moves the bytes that i
 no more. NCCL is given flat buffers. gloo is given sends and receives, straight from and into the
 tensors where their parts are long enough: its own all-to-all needs packing, its reduce-scatter is
 an all-reduce inside and moves twice the bytes, its all-gather is slow and refuses uneven shards
-(figures: docs/decisions/0004). So all but its sum over more than two ranks is one exchange of
-messages; what stands in for gloo makes them in the same way.
+(figures: docs/decisions/0004). So gloo's collectives are all made of one exchange of messages; what
+stands in for gloo makes them in the same way.
 """
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from datetime import timedelta
-from functools import partial
 from typing import Any, Self, final
 
 import torch
@@ -125,12 +124,14 @@ class NcclTransport(ProcessGroupTransport):
 
 
 class MessageTransport(Transport):
-    """Makes what is not a shift, or a sum over many ranks, of one exchange of messages."""
+    """Makes an all-to-all, a gather and a reduce-scatter of one exchange of messages."""
 
     @abstractmethod
     def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
-        """``sent[r]`` goes to rank r; ``received[r]`` comes from it. Parts are cut and joined along
-        ``run_dim`` on one side, along dim 0 on the other."""
+        """``sent[r]`` goes to rank r; ``received[r]`` comes from it.
+
+        ``run_dim``: parts are cut and joined along this dim on one side, along dim 0 on the other.
+        """
 
     def _all_to_all(self, received: Cuts, sent: Cuts) -> Handle:
         run_dim = max(received[0].dim, sent[0].dim)
@@ -144,7 +145,7 @@ class MessageTransport(Transport):
         """Each rank gets the others' parts. Few are added to its own, which is not moved."""
         own, leaving = sent.part(self.rank), by_rank([sent])
         leaving[self.rank] = []
-        are_added = 1 < self.size <= (MOST_ADDED if received.element_size() >= 4 else 2)
+        are_added = self.size <= (MOST_ADDED if received.element_size() >= 4 else 2)
         parts = received.new_empty(self.size - are_added, *received.shape)
         arriving: list[Parts] = [[part] for part in parts]
         if are_added:
@@ -153,36 +154,28 @@ class MessageTransport(Transport):
             arriving[self.rank] = []
             parts[self.rank].copy_(own)
 
-        add = partial(self._sum, [own, *parts] if are_added else parts, received)
+        def add() -> None:
+            if are_added:
+                _add([own, *parts], received)
+            else:
+                torch.sum(parts, 0, out=received)
+
         return Several([self._exchange(arriving, leaving, 0)], [add])
 
-    def _all_reduce(self, x: Tensor) -> Handle:
-        """Two ranks exchange it: as many bytes as a ring sends, in half as many messages."""
-        if self.size != 2:
-            return self._all_reduce_of_many(x)
-        both = torch.empty_like(x).view(-1), x.view(-1)
-        arriving, leaving = ([[] if of == self.rank else [y] for of in (0, 1)] for y in both)
-        return Several([self._exchange(arriving, leaving, 0)], [partial(self._sum, both, both[1])])
 
-    @abstractmethod
-    def _all_reduce_of_many(self, x: Tensor) -> Handle: ...
-
-    @torch.no_grad()
-    def _sum(self, parts: Sequence[Tensor] | Tensor, into: Tensor) -> None:
-        """Those of a list are added one by one: two passes fewer than torch's sum over a dim."""
-        if isinstance(parts, Tensor):
-            torch.sum(parts, 0, out=into)
-            return
-        torch.add(parts[0], parts[1], out=into)
-        for part in parts[2:]:
-            into.add_(part)
+def _add(parts: Sequence[Tensor], into: Tensor) -> None:
+    """Their sum, which takes two passes fewer over a tensor than torch's sum over a dim."""
+    if len(parts) == 1:
+        into.copy_(parts[0])
+        return
+    torch.add(parts[0], parts[1], out=into)
+    for part in parts[2:]:
+        into.add_(part)
 
 
 @final
 class GlooTransport(MessageTransport, ProcessGroupTransport):
     """CPU tensors over sockets."""
-
-    _all_reduce_of_many = ProcessGroupTransport._all_reduce
 
     def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
         sends: list[tuple[Tensor, int]] = []

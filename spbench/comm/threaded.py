@@ -78,7 +78,7 @@ class ThreadTransport(MessageTransport):
         self.meeting.exchange(self.rank, sent, take)
         return DONE
 
-    def _all_reduce_of_many(self, x: Tensor) -> Handle:
+    def _all_reduce(self, x: Tensor) -> Handle:
         def total(shown: list[Sequence[Parts]]) -> Tensor:
             return torch.stack([parts[0][0] for parts in shown]).sum(0)
 

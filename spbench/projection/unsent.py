@@ -91,12 +91,7 @@ class UnsentNccl(UnsentTransport):
 
 @final
 class UnsentGloo(MessageTransport, UnsentTransport):
-    """Packs as gloo's: messages from rank to rank. What is summed belongs to their time."""
-
-    _all_reduce_of_many = UnsentTransport._all_reduce
-
-    def _sum(self, parts: Sequence[Tensor] | Tensor, into: Tensor) -> None:
-        pass
+    """Packs as gloo's: messages from rank to rank."""
 
     def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
         messages: list[Tensor] = []

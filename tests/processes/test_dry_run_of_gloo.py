@@ -52,7 +52,8 @@ def wrong(cases: list[Case], ranks: int, folder: Path) -> str:
 @pytest.mark.long
 def test_two_ranks(tmp_path: Path) -> None:
     """An all-to-all and a ring."""
-    cases = [("dsp", NO_MESH, workload()), ("ring", NO_MESH, workload(**SETTINGS[-1]))]
+    cases = [(name, NO_MESH, workload()) for name in ("dsp", "megatron-tp", "rsa")]
+    cases += [(name, NO_MESH, workload(**SETTINGS[-1])) for name in ("ring", "megatron-tp")]
     assert not wrong(cases, 2, tmp_path)
 
 

@@ -69,7 +69,7 @@ class FakeKernel:
             "_exchange": lambda _, sent, __: sum(
                 part.nbytes for to, parts in enumerate(sent) if to != rank for part in parts
             ),
-            "_all_reduce_of_many": lambda x: 2 * (n - 1) / n * x.nbytes,
+            "_all_reduce": lambda x: 2 * (n - 1) / n * x.nbytes,
             "_shift": lambda _, sent: sent.nbytes,
         }
         for name, size in sizes.items():

@@ -7,16 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from spbench.comm.collectives import Collectives
 from spbench.layers.watching import WatchingMode
-from spbench.projection.dataless import META
 from spbench.projection.kernel_of import kernel_of
-from spbench.projection.recorder import Recorder
-from spbench.projection.unsent import UnsentGloo, timed_calls
+from spbench.projection.unsent import timed_calls
 from spbench.strategies.registry import load
 from spbench.worker.kernel_times import repeated_call
 from spbench.workload.catalogue import find, with_settings
-from spbench.workload.sharding import Shard
 from spbench.workload.timed import TimedKernel
 
 CPU = torch.device("cpu")
@@ -87,17 +83,3 @@ def test_each_call_takes_the_next_copy_of_its_arguments() -> None:
             make()
     assert len(set(given)) == 32
     assert given[:32] == given[32:]
-
-
-@pytest.mark.parametrize("ranks", [2, 3])
-def test_what_a_message_adds_up_is_no_kernel(ranks: int) -> None:
-    """Its time is the message's, as transfers are timed with it."""
-    recorder = Recorder("cpu")
-    comm = Collectives(UnsentGloo(0, ranks, recorder))
-    with recorder, recorder.recording():
-        x = torch.ones(6, 4, device=META)
-        comm.all_reduce_(x).wait()
-        comm.reduce_scatter(x, Shard.even(0, 6, ranks))
-    (counted,) = recorder.counted().values()
-    assert [message.op for message in counted.messages] == ["all_reduce", "reduce_scatter"]
-    assert {kernel.name for kernel in counted.kernels} <= {"fill_", "ones"}
