@@ -58,7 +58,8 @@ class LinkCheck:
         )
 
     def timed(self) -> list[tuple[TimedTransfer, list[str]]]:
-        """Each transfer over all ranks to time and its strategies, by operation, largest first."""
+        """Each transfer over all ranks to time and the strategies that use it, by operation, the
+        largest first."""
         rows: list[tuple[TimedTransfer, list[str]]] = []
         for timed, name in sorted(self._every(), key=lambda pair: -max(pair[0].elements)):
             users = next((users for other, users in rows if _are_alike(timed, other)), None)

@@ -81,7 +81,8 @@ def with_logs(name: str, onto: Cluster, files: Sequence[Path], level: str | None
     """``onto`` under another name, with the rates and latencies of logs at one of its levels.
 
     Logs of one host are of the innermost level, those of several of the outermost, or of a new one
-    around it if they have more ranks, unless ``level`` names it. Raises Failure where they clash.
+    around it if they have more ranks, unless ``level`` names it. Raises Failure for logs that do
+    not go together.
     """
     logs = [read_log(path) for path in files]
     at = _place(onto, logs, level)

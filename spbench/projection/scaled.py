@@ -32,7 +32,8 @@ Part = TypeVar("Part", Cluster, OnRanks)
 
 
 def scaled(cluster: Cluster, what: str, factor: float) -> Cluster:
-    """The cluster with all constants of a kind times ``factor``, those of fewer ranks too."""
+    """The cluster with all constants of a kind multiplied by ``factor``, those of fewer ranks
+    too."""
     parts = tuple(_part(part, what, factor) for part in cluster.on_ranks)
     return _part(cluster, what, factor).model_copy(update={"on_ranks": parts})
 

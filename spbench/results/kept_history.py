@@ -49,7 +49,8 @@ def kept_rows(baselines: Path) -> pandas.DataFrame:
 
 
 def commit_dates(commits: Collection[str]) -> dict[str, str]:
-    """When git says that each commit was made, as runs.csv writes times; known ones only."""
+    """When git says that each commit was made, as runs.csv writes times; unknown ones are left
+    out."""
     words = ["log", "--no-walk=unsorted", "--ignore-missing", "--format=%H %ct", *sorted(commits)]
     known = or_none(lambda: git_output(*words, "--")) if commits else ""
     dated = (line.split() for line in (known or "").splitlines())

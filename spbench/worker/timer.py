@@ -75,7 +75,8 @@ class ProcessorSpeed:
 def even_clock(group: Group, now_s: Clock) -> Clock:
     """The clock of ranks that compute side by side: ``now_s``, or where ranks share cores a rank's
     processor time over the part of a core that ranks have on average while all compute. There the
-    clock shows turns of others in one call, none in the next. All ask at once, before they time."""
+    clock shows others' turns in one call, and in the next none; in a step they all have theirs. All
+    ranks ask for it at once, and before anything is timed."""
     if group.device.type == "cuda" or group.size == 1:
         return now_s
     group.barrier()

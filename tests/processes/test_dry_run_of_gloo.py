@@ -51,7 +51,7 @@ def wrong(cases: list[Case], ranks: int, folder: Path) -> str:
 
 @pytest.mark.long
 def test_two_ranks(tmp_path: Path) -> None:
-    """An all-to-all and a ring."""
+    """An all-to-all, rings and sums of activations."""
     cases = [(name, NO_MESH, workload()) for name in ("dsp", "megatron-tp", "rsa")]
     cases += [(name, NO_MESH, workload(**SETTINGS[-1])) for name in ("ring", "megatron-tp")]
     assert not wrong(cases, 2, tmp_path)

@@ -1,6 +1,7 @@
 """Bars in clusters: a cluster for each number of ranks, a stack of bars in it for each strategy.
 
-A case that did not finish is a hatched sliver with its status; noisy times are marked as such.
+A case that did not finish is a hatched sliver with its status; a time of noisy launches says so
+above its bar.
 """
 
 from collections.abc import Callable, Mapping, Sequence

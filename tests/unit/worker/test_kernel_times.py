@@ -117,9 +117,12 @@ def test_steps_come_between_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KernelTimer, "_step", step)
     monkeypatch.setattr(kernel_times, "ROUNDS", 1)
     monkeypatch.setattr(kernel_times, "prepared", lambda *_: made.append("kernel") or list)
+    blocks_s: list[float] = []
+    monkeypatch.setattr(kernel_times, "seconds_of", lambda *x: blocks_s.append(x[-1]) or 1.0)
     timer_of_share().times([PASS] * 4, asked)
     steps = ("dsp of 1", "dsp of 2", "ring of 1", "ring of 2")
     assert made == [name for step in steps for name in ("kernel", step)]
+    assert blocks_s == [kernel_times.BLOCK_S, kernel_times.STEPS_S] * 4, "steps take longer"
 
 
 def test_kernels_count_at_the_speed_around_them(monkeypatch: pytest.MonkeyPatch) -> None:
