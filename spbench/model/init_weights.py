@@ -30,7 +30,8 @@ def load_weights(model: nn.Module, rank: int, seed: int, sharpness: float = 1.0)
     """Sets weights at the usual scale, biases and tables small but not zero, norms near one.
 
     They are made on the device of each. ``sharpness`` multiplies the projections to q, k and v: at
-    8 and more, rows of scores differ by hundreds, and no careless softmax or merge survives.
+    8 and more, rows of scores differ by hundreds, which a careless softmax or merge does not
+    survive.
     """
     for name, parameter in model.named_parameters():
         part = part_of(parameter)

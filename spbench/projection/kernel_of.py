@@ -81,7 +81,7 @@ def _attention(name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Kernel
 
 
 def _sets(rows: Tensor) -> int:
-    """Sets of a CPU's first cache that rows of keys lie on: one where 4 KiB divide their stride."""
+    """Sets of a CPU's first cache that rows of keys lie on: one where 4 KiB divides the stride."""
     lines, rest = divmod(rows.stride(2) * rows.element_size(), LINE_BYTES)
     return LINES if rest else LINES // math.gcd(LINES, lines or 1)
 

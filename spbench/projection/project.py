@@ -139,8 +139,9 @@ def project(
 def which_are_measured(
     projected: Sequence[Projection], shares: Shares, asked: Sequence[str], axis: str = ""
 ) -> str:
-    """Whose computation is a measured share, and what would measure the others'; ``asked``: words
-    that name the workload; ``axis``: one whose lengths differ. Raises Failure if there is none."""
+    """A sentence on whose computation is a measured share, and on what would measure the others';
+    ``asked``: words that name the workload; ``axis``: one whose lengths differ. Raises Failure if
+    there is none."""
     runs = [each for each in projected if each.cost is not None]
     without = [each for each in runs if each.share is None]
     if not without:

@@ -5,7 +5,8 @@ library: whatever else is in the environment may be a secret. Of other values of
 digits of a hash are kept, so that two runs that differ in one are told apart.
 
 A row has those of CUDA, NCCL, torch and OpenMP as its ranks had them, as ``NAME=value``; where
-ranks differ, as ``NAME@rank1=value``. Words are quoted as a shell would.
+ranks differ, as ``NAME@rank1=value``. Words are quoted as a shell would, so that values may
+hold spaces.
 """
 
 import hashlib

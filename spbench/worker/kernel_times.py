@@ -33,8 +33,8 @@ a kernel once. The median counts."""
 EVERY, NEAR = 4, 3
 """Kernels from one look at the processor's speed to the next, and looks on either side of a kernel
 whose median is the speed there: single ones scatter by more than it changes in a second."""
-STEPS_S = 0.03  # of a block of small steps, few of which tell what a step takes beside kernels
-LEAST = TimedKernel(kind="elementwise", shape=[1], dtype="float32")  # takes but its launch
+STEPS_S = 0.03  # seconds of a block of small steps: a fit has few of them
+LEAST = TimedKernel(kind="elementwise", shape=[1], dtype="float32")  # no time but a launch
 
 
 @final

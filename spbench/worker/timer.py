@@ -166,8 +166,8 @@ class Stopwatch:
 
 
 def is_steady(times_ms: Sequence[float]) -> bool:
-    """Whether the last two windows, of a second and three steps or more each, are alike: apart by
-    no more than 2 %, and half of the standard error of that. They share no step."""
+    """Whether the last two windows, of a second and three steps or more each, are alike: they
+    share no step, and differ by at most 2 % and half the standard error of their difference."""
     last = _window(times_ms)
     before = _window(times_ms[: len(times_ms) - len(last)])
     if not last or not before:

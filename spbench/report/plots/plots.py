@@ -100,7 +100,8 @@ def capacity_page(capacities: pandas.DataFrame, number: int = 1) -> Page:
 
 
 def _paged(made: Mapping[str, Made], number: int) -> tuple[dict[str, Made], list[str]]:
-    """Panels of a page, and how many others have. Raises ValueError if there are fewer pages."""
+    """The panels of a page, and how many there are on others. Raises ValueError if there are fewer
+    pages."""
     pages = max(math.ceil(len(panels) / PANELS) for panels, _ in made.values())
     if number > pages:
         raise ValueError(f"--page {number}: the last page is {pages}")
