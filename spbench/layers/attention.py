@@ -15,6 +15,7 @@ from torch import Tensor
 
 from spbench.comm.resharding import memory_order, undone
 from spbench.layers.kernels import kernel
+from spbench.layers.memory_order import reshaped
 from spbench.workload.sharding import Shard
 
 
@@ -64,13 +65,12 @@ class Folding:
         last = (x.ndim - 2, x.ndim - 1)
         moved = x.permute(*self.others, *self.dims, *last)
         length = math.prod(x.shape[dim] for dim in self.dims)
-        return moved.reshape(-1, length, *x.shape[-2:]).transpose(1, 2)
+        return reshaped(moved, (-1, length, *x.shape[-2:])).transpose(1, 2)
 
     def unfold(self, folded: Tensor) -> Tensor:
         leading = (*self.others, *self.dims)
-        apart = folded.transpose(1, 2).reshape(
-            *(self.shape[d] for d in leading), *folded.shape[1::2]
-        )
+        lengths = (self.shape[dim] for dim in leading)
+        apart = reshaped(folded.transpose(1, 2), (*lengths, *folded.shape[1::2]))
         return apart.permute(*undone(leading), -2, -1)
 
 

@@ -6,10 +6,13 @@ tensor whose dims lie otherwise; what joins or splits tensors would give them an
 """
 
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
+from spbench.comm.packing import in_words, joined
 from spbench.comm.resharding import memory_order, undone
 
 
@@ -24,10 +27,22 @@ def split_in_memory_order(
 ) -> list[Tensor]:
     """Stretches of ``x`` along a feature ``dim`` (negative); gradients join in memory's order."""
     order = memory_order(x, features)
-    if _is_sorted(order):
-        return list(x.split(widths, dim))
-    leading = order[: x.ndim - features]
-    return [restored(part, leading) for part in x.permute(order).split(widths, dim)]
+    parts = _Split.apply(permuted(x, order), widths, dim)
+    return [restored(part, order[: x.ndim - features]) for part in parts]
+
+
+class _Split(torch.autograd.Function):
+    """Views, whose gradients a GPU joins in longer words than torch's own split would."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, widths: Sequence[int], dim: int) -> tuple[Tensor, ...]:
+        ctx.dim = dim
+        return x.split(list(widths), dim)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        return joined(grads, ctx.dim), None, None
 
 
 def joined_in_memory_order(parts: Sequence[Tensor], features: int = 1) -> Tensor:
@@ -37,6 +52,28 @@ def joined_in_memory_order(parts: Sequence[Tensor], features: int = 1) -> Tensor
         return torch.cat(list(parts), -1)
     leading = order[: parts[0].ndim - features]
     return restored(torch.cat([part.permute(order) for part in parts], -1), leading)
+
+
+def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
+    """``x`` in another shape; where that is no view, a GPU copies it in longer words."""
+    try:
+        return x.view(*shape)
+    except RuntimeError:
+        return _Dense.apply(x).view(*shape)
+
+
+class _Dense(torch.autograd.Function):
+    """A copy without gaps."""
+
+    @staticmethod
+    def forward(_ctx: Any, x: Tensor) -> Tensor:
+        (words,) = in_words([x])
+        return words.contiguous().view(x.dtype)
+
+    @staticmethod
+    @once_differentiable
+    def backward(_ctx: Any, grad: Tensor) -> Tensor:
+        return grad
 
 
 def put_outermost(x: Tensor, dim: int, dtype: torch.dtype | None = None) -> Tensor:

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
-from spbench.layers.memory_order import joined_in_memory_order
+from spbench.layers.memory_order import joined_in_memory_order, split_in_memory_order
 from spbench.workload.block import Attention
 from spbench.workload.sharding import Shard, shard_sizes
 from spbench.workload.workload import Workload
@@ -98,8 +98,9 @@ class Rotary(nn.Module):
         return self._turned(q, tables), self._turned(k, tables)
 
     def _turned(self, x: Tensor, tables: list[Tensor]) -> Tensor:
-        left, right = (half.split(list(self.pairs.values()), -1) for half in x.chunk(2, -1))
-        parts = list(zip(left, right, tables, strict=True))
+        axes, widths = len(self.pairs), [*self.pairs.values()]
+        halves = split_in_memory_order(x, [*widths, *widths], -1, features=2)
+        parts = list(zip(halves[:axes], halves[axes:], tables, strict=True))
         turned = [a * cos - b * sin for a, b, (cos, sin) in parts]
         turned += [a * sin + b * cos for a, b, (cos, sin) in parts]
         return joined_in_memory_order(turned, 2)
