@@ -2,7 +2,7 @@
 
 An attention's time depends too unevenly on its lengths to be guessed from a few, as it takes four
 times as long with 17 keys as with 16, and on how its keys lie in memory (``kernel_of``). Which
-steps are small, and who can run them, is the same on a GPU.
+steps are small, who can run them, and which calls are alike is the same on a GPU (``gpu_calls``).
 """
 
 import math
@@ -25,8 +25,10 @@ TINY = 4
 """Positions along each axis of a step that is little but launches."""
 MOST_FLOPS: dict[Device, float] = {"cpu": 4e10, "cuda": 4e14}
 """Larger kernels and steps are left out: one would take a second."""
-MOST_FLOPS_OF_OTHERS = 4e9
+MOST_FLOPS_OF_OTHERS: dict[Device, float] = {"cpu": 4e9, "cuda": 2e13}
 """Larger products and attentions of other workloads are left out: each takes part of a second."""
+LONG = 4096
+"""Lengths of a product that are as good as this one: its rate is the same."""
 MOST_BYTES: dict[Device, int] = {"cpu": 2**28, "cuda": 2**33}
 """What a kernel reads and writes, at most; larger ones go at the rate of the largest."""
 ALIKE = 1.5
@@ -79,7 +81,7 @@ def _parts(count: int) -> list[TimedKernel]:
         for each in small
     ]
     calls = [call for each in cut for call in _calls(each, 1, 1)]
-    return [call for call in calls if _is_small(call, MOST_FLOPS_OF_OTHERS)]
+    return [call for call in calls if _is_small(call, MOST_FLOPS_OF_OTHERS["cpu"])]
 
 
 @cache
@@ -103,7 +105,12 @@ def _is_small(call: TimedKernel, most_flops: float = MOST_FLOPS["cpu"]) -> bool:
     """Whether a CPU is done with it in much less than a second."""
     if call.kind == "elementwise":
         return 2 * call.shape[0] * DTYPE_BYTES[call.dtype] <= MOST_BYTES["cpu"]
-    return operations(label_of(call), (*call.shape,)) <= most_flops
+    return flops(call) <= most_flops
+
+
+def flops(call: TimedKernel) -> float:
+    """Operations of a product or an attention; 0 of a pass."""
+    return 0 if call.kind == "elementwise" else operations(label_of(call), (*call.shape,))
 
 
 def able(workload: Workload, ranks: int) -> dict[str, Strategy]:
@@ -144,6 +151,8 @@ def _are_alike(one: TimedKernel, other: TimedKernel) -> bool:
     pairs, most = [*zip(one.shape, other.shape, strict=True)], ALIKE
     if one.kind == "elementwise":
         most = AS_LARGE
+    elif one.kind == "gemm":
+        pairs[1:] = [(min(a, LONG), min(b, LONG)) for a, b in pairs[1:]]
     elif one.kind == "attention":
         counts = [math.prod(each.shape[:2]) for each in (one, other)]
         one_left, other_left = (each.shape[4] % VECTOR > 0 for each in (one, other))

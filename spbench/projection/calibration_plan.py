@@ -12,7 +12,6 @@ from pydantic import Field
 from spbench.errors import Failure
 from spbench.projection.calibration_calls import (
     LEARNT,
-    MOST_BYTES,
     MOST_FLOPS,
     able,
     calls_of,
@@ -21,19 +20,17 @@ from spbench.projection.calibration_calls import (
     shallow,
     tiny,
 )
+from spbench.projection.gpu_calls import calls_on_gpu, calls_on_gpu_of_catalogue
 from spbench.projection.message_cost import host_calls
-from spbench.projection.timed_kernels import PACKING, label_of
+from spbench.projection.timed_kernels import label_of
 from spbench.projection.trace import work
-from spbench.projection.unsent import timed_calls
-from spbench.projection.work import Kernel
 from spbench.strategies.registry import load
 from spbench.workload.block import Frozen
 from spbench.workload.case import Device, GateCheck
 from spbench.workload.catalogue import find
-from spbench.workload.fields import Dtype
 from spbench.workload.timed import TimedKernel, TimedTransfer
 from spbench.workload.traffic import OPS, Op
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.workload import Workload
 
 WORKLOADS = ("dsp-720m-small", "wan-2.1-1.3b-small", "llama3-8b-small")
 """What shapes are taken from: two axes, one long one with text, and one with a mask. GPUs time
@@ -68,18 +65,18 @@ class CalibrationPlan(Frozen):
 def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> CalibrationPlan:
     """The plan for ``ranks``: of these workloads, by default of a few of the catalogue.
 
-    On a CPU all calls of a step are timed, and attentions of all small workloads. On a GPU, which
-    computes behind the back of the host that calls, products, attentions and the other calls of a
-    block have times of their own. Small steps tell the host's time: on a GPU the smallest do.
+    All calls of a step are timed, and of other workloads what depends most on lengths. A GPU
+    computes behind the back of the host, whose time small steps tell: on a GPU the smallest do.
     Raises Failure where no product or no attention would be timed.
     """
     full = [name.removesuffix("-small") for name in WORKLOADS] if on == "cuda" else []
     chosen = list(workloads) or [find(name) for name in (*WORKLOADS, *full)]
     found = calls_of if on == "cpu" else _kernels
     kernels = [kernel for each in chosen for kernel in found(each, ranks)]
-    if on == "cpu" and not workloads:
+    if not workloads:
         known = {(label_of(kernel), kernel.dtype) for kernel in kernels}
-        kernels += calls_of_catalogue(ranks, known)
+        rest = calls_on_gpu_of_catalogue(ranks, full) if full else calls_of_catalogue(ranks, known)
+        kernels += rest
     for kind, what in (("gemm", "product"), ("attention", "attention")):
         if not any(kernel.kind == kind for kernel in kernels):
             names = ", ".join(each.name for each in chosen)
@@ -142,32 +139,11 @@ def _short(step: Workload, names: Iterable[str], on: Device) -> Iterable[GateChe
 
 
 def _kernels(workload: Workload, ranks: int) -> Iterable[TimedKernel]:
-    """Kernels of two strategies that can run, attention in one kernel, and in its own products; and
-    the other calls of a block."""
+    """Calls under two strategies that can run, attention in one kernel and in its own products."""
     strategies = able(workload, ranks).values()
     for keeps_scores in (False, True):
         for strategy in [each for each in strategies if each.keeps_scores == keeps_scores][:1]:
-            for kernel in work(workload, strategy, ranks).kernels:
-                fits = kernel.moved_bytes <= MOST_BYTES["cuda"]
-                if kernel.kind != "elementwise" and fits and kernel.flops <= MOST_FLOPS["cuda"]:
-                    yield timed(kernel, workload.dtype)
-            block, known = shallow(workload), LEARNT["cuda"]
-            for call in timed_calls(block, strategy, ranks, "cuda", known):
-                moved = 2 * call.shape[0] * DTYPE_BYTES[call.dtype]
-                is_pass = call.kind == "elementwise" and call.name not in PACKING
-                if is_pass and moved <= MOST_BYTES["cuda"]:
-                    yield call
-
-
-def timed(kernel: Kernel, dtype: Dtype) -> TimedKernel:
-    """What a rank times for a kernel of a step."""
-    return TimedKernel(
-        kind=kernel.kind,
-        shape=list(kernel.shape),
-        dtype=dtype,
-        is_masked=kernel.is_masked,
-        is_backward=kernel.is_backward,
-    )
+            yield from calls_on_gpu(workload, strategy, ranks)
 
 
 def _transfer(

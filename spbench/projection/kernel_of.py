@@ -7,7 +7,7 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from spbench.projection.dataless import ATTENTION, BACKWARD
+from spbench.projection.dataless import ATTENTION, BACKWARD, EFFICIENT
 from spbench.projection.work import Kernel
 from spbench.worker.memory import held_bytes
 
@@ -24,6 +24,8 @@ ROWS = 32
 CROWDED = {1: "on one set", 2: "on two sets"}
 """Attentions of short heads whose keys fall on so few sets of that cache: they take 1.4 to 2 times
 as long."""
+BIASED = "on a bias"
+"""A GPU's attention with a bias that has a gradient, by another kernel than without."""
 OVERWRITING = ("copy", "fill", "zero")
 """Operations that do not read what they write to."""
 
@@ -76,7 +78,7 @@ def _attention(name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Kernel
         moved_bytes=_bytes_of(args, outs, ""),
         is_masked=is_masked,
         is_backward=is_backward,
-        name=CROWDED.get(_sets(k), "") if is_far else "",
+        name=BIASED if name.startswith(EFFICIENT) else CROWDED.get(_sets(k), "") if is_far else "",
     )
 
 

@@ -41,7 +41,7 @@ Shape = tuple[int, ...]
 VECTOR, LEFT_OVER = 8, 0.5
 """Keys of a vector, and how far apart attentions lie of which one has some left over: a score of 91
 keys takes a tenth to a fifth longer than one of 88 or 96."""
-PACKING = ("cat", "copy", "stack")
+PACKING = ("cat", "clone", "copy", "stack")
 """Passes that pack messages too, in words of eight bytes on a GPU: no dry run has those."""
 ROWS = 64
 """Queries, and keys, of the smallest tile of a GPU's attention: 65,536 heads of 8 queries take as

@@ -21,7 +21,8 @@ from spbench.comm.transport import Handle, Transport
 from spbench.errors import or_none
 from spbench.results.link_report import LinkTimes, LinkTiming
 from spbench.results.nvml import NVLINK, open_nvml, read_nvml
-from spbench.worker.kernel_times import KernelTimer, prepared
+from spbench.worker.kernel_calls import prepared
+from spbench.worker.kernel_times import KernelTimer
 from spbench.worker.machine_load import Gpu, hardware
 from spbench.worker.observer import Observer
 from spbench.worker.timer import Call, Stopwatch, even_clock

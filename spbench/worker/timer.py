@@ -32,8 +32,9 @@ WINDOW = 3
 LEAST_WARMUP_S = {"cpu": 0.0, "cuda": 3.0}
 """A GPU takes seconds from its idle clock to that of full load, and under its power cap."""
 
-BLOCK_S = 0.005
-"""Seconds of a block of calls; where ranks take turns of a core, seconds of processor time."""
+BLOCK_S: dict[str, float] = {"cpu": 0.005, "cuda": 0.02}
+"""Seconds of a block of calls, where ranks take turns of a core of processor time. A GPU's clock
+sinks under its power cap in longer ones, by more than in a step."""
 LONG_S = 0.1
 """A call on a CPU beside which what its first sets up takes little: one such call is enough."""
 MOST_CALLS = 1000
@@ -91,9 +92,9 @@ def even_clock(group: Group, now_s: Clock) -> Clock:
 
 
 def seconds_of(
-    call: Call, group: Group, now_s: Clock, block_s: float = BLOCK_S, *, waits: bool = True
+    call: Call, group: Group, now_s: Clock, block_s: float | None = None, *, waits: bool = True
 ) -> float:
-    """Seconds of one call, over a block of calls; without ``waits`` of the host alone."""
+    """Seconds of one call, over a block of ``BLOCK_S``; without ``waits`` of the host alone."""
 
     def block(calls: int) -> float:
         start = now_s()
@@ -109,7 +110,7 @@ def seconds_of(
     if waits and group.device.type == "cpu" and -shortest_s >= LONG_S:
         return first_s
     once_s = block(1)  # what is set up by the first call is not its time
-    calls = min(MOST_CALLS, int(block_s / max(once_s, 1e-7)))
+    calls = min(MOST_CALLS, int((block_s or BLOCK_S[group.device.type]) / max(once_s, 1e-7)))
     return block(calls) if calls > 1 else once_s
 
 

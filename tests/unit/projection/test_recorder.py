@@ -11,7 +11,7 @@ from spbench.layers.watching import WatchingMode
 from spbench.projection.kernel_of import kernel_of
 from spbench.projection.unsent import timed_calls
 from spbench.strategies.registry import load
-from spbench.worker.kernel_times import repeated_call
+from spbench.worker.kernel_calls import repeated_call
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.timed import TimedKernel
 

@@ -12,9 +12,10 @@ import torch
 
 from spbench.comm.group import ShareOfGroup
 from spbench.worker import kernel_times
-from spbench.worker.kernel_times import KernelTimer, prepared
+from spbench.worker.kernel_calls import prepared
+from spbench.worker.kernel_times import KernelTimer
 from spbench.worker.observer import Observer
-from spbench.worker.timer import even_clock, seconds_of
+from spbench.worker.timer import BLOCK_S, even_clock, seconds_of
 from spbench.workload.case import GateCheck
 from spbench.workload.catalogue import find
 from spbench.workload.timed import TimedKernel
@@ -122,7 +123,7 @@ def test_steps_come_between_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     timer_of_share().times([PASS] * 4, asked)
     steps = ("dsp of 1", "dsp of 2", "ring of 1", "ring of 2")
     assert made == [name for step in steps for name in ("kernel", step)]
-    assert blocks_s == [kernel_times.BLOCK_S, kernel_times.STEPS_S] * 4, "steps take longer"
+    assert blocks_s == [BLOCK_S["cpu"], kernel_times.STEPS_S] * 4, "steps take longer"
 
 
 def test_kernels_count_at_the_speed_around_them(monkeypatch: pytest.MonkeyPatch) -> None:
