@@ -25,6 +25,8 @@ UNTOLD = 3.0
 """The factor of a constant that small steps do not tell apart from another."""
 HOST_BOUND = 0.5
 """Kernels' part of a step's time below which a GPU waits for its host."""
+DEVICE_BOUND = 0.8
+"""Kernels' part, by their times alone, above which it never does."""
 MEMORY_BOUND = 0.5
 """What reading and writing takes of a product's time on a GPU from which on it tells no rate of
 products."""
@@ -77,10 +79,14 @@ def in_steps(found: Device, timed: Timed) -> tuple[Device, Constant]:
     a launch, on a CPU of any operation; and that of a collective beside its transfer. They hold
     Python and autograd, a launch also views. Small steps of one rank, and of a rank of many, have
     the least squares of relative errors with these three; all ranks wait for the slowest of them.
-    On a GPU those steps count in which kernels are too short for the host to wait, and so tell
-    nothing of kernels."""
+    On a GPU the host's time is of steps in which kernels are too short for it to wait, and the
+    kernels' of those which they all but fill, under a power cap that few kernels reach alone."""
     rows, is_gpu = _terms(found, timed), found.kind == "gpu"
     if is_gpu:
+        filled = [each for each in rows[:, 0] if each > DEVICE_BOUND]
+        if filled:
+            in_step = constant(1 / statistics.fmean(filled))
+            found = found.model_copy(update={"in_step": in_step})
         rows = rows[rows[:, 0] < HOST_BOUND] * [0, 1, 1]
     if not len(rows):
         return (found, GUESSED[-1]) if is_gpu else (found, found.launch_us)

@@ -66,7 +66,7 @@ def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> Calibrat
     """The plan for ``ranks``: of these workloads, by default of a few of the catalogue.
 
     All calls of a step are timed, and of other workloads what depends most on lengths. A GPU
-    computes behind the back of the host, whose time small steps tell: on a GPU the smallest do.
+    computes behind the back of the host, whose time small steps tell, and large ones the device's.
     Raises Failure where no product or no attention would be timed.
     """
     full = [name.removesuffix("-small") for name in WORKLOADS] if on == "cuda" else []
@@ -108,14 +108,13 @@ def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> Calibrat
 
 def _steps(workloads: Sequence[Workload], ranks: int, on: Device) -> Iterable[GateCheck]:
     """Tiny steps under the strategies of the fewest calls and of the most, which tell a call from a
-    launch; on a CPU also steps of one block, under the first strategy that can run it."""
+    launch; and steps of one block, under the first strategy that can run it."""
     for each in workloads:
         small = tiny(each, ranks)
         by_calls = sorted(_able_alone(small, ranks), key=partial(_calls, small, ranks, on))
         yield from _short(small, {*by_calls[:1], *(by_calls[-1:] if ranks > 1 else ())}, on)
-        if on == "cpu":
-            part = shallow(each)
-            yield from _short(part, _able_alone(part, ranks)[:1], on)
+        part = shallow(each)
+        yield from _short(part, _able_alone(part, ranks)[:1], on)
 
 
 def _able_alone(step: Workload, ranks: int) -> list[str]:

@@ -19,6 +19,7 @@ from spbench.worker.observer import Observer
 from spbench.worker.step import Step
 from spbench.worker.timer import BLOCK_S, Call, ProcessorSpeed, seconds_of
 from spbench.workload.case import GateCheck
+from spbench.workload.flops import step_flops
 from spbench.workload.timed import TimedKernel
 
 ROUNDS = 3
@@ -27,7 +28,10 @@ a kernel once. The median counts."""
 EVERY, NEAR = 4, 3
 """Kernels from one look at the processor's speed to the next, and looks on either side of a kernel
 whose median is the speed there: single ones scatter by more than it changes in a second."""
-STEPS_S = 0.03  # seconds of a block of small steps: a fit has few of them
+STEPS_S, SUSTAINED_S = 0.03, 1.0
+"""Seconds of a block of steps: of small ones, of which a fit has few, and of large ones, in which a
+GPU comes to the clock that its power cap leaves."""
+LARGE = 1e12  # operations of a large step
 LEAST = TimedKernel(kind="elementwise", shape=[1], dtype="float32")  # no time but a launch
 
 
@@ -54,7 +58,7 @@ class KernelTimer:
         both = [partial(self._step, each, *place) for each in steps for place in places]
         device, block_s = self._group.device, BLOCK_S[self._group.device.type]
         calls = [(partial(prepared, each, device), block_s) for each in kernels]
-        calls += [(each, STEPS_S) for each in both]
+        calls += zip(both, (_block_s(each) for each in steps for _ in places), strict=True)
         evenly = [at / len(part) for part in (kernels, both) for at in range(len(part))]
         order = sorted(range(len(calls)), key=evenly.__getitem__)
         taken_s = dict(zip(order, self._medians([calls[at] for at in order]), strict=True))
@@ -96,3 +100,7 @@ class KernelTimer:
             self.cpu_gflop_per_s = statistics.median(of_ranks) or None
         middle_s = map(statistics.median, zip(*rounds, strict=True))
         return [each / (self.cpu_gflop_per_s or 1.0) for each in middle_s]
+
+
+def _block_s(step: GateCheck) -> float:
+    return SUSTAINED_S if step_flops(step.workload) > LARGE else STEPS_S

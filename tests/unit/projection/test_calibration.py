@@ -356,7 +356,8 @@ def stepped(
         calls = sum(host_calls(message.op) * n for message, n in done.messages.items())
         issued = done.launches if kind == "gpu" else done.calls
         host_s = 20e-6 * issued + call_s * calls
-        return max(kernels_s, host_s) if kind == "gpu" else in_step * kernels_s + host_s
+        kernels_s *= in_step
+        return max(kernels_s, host_s) if kind == "gpu" else kernels_s + host_s
 
     timed = replace(
         bare,
@@ -377,8 +378,10 @@ def test_the_host_s_time_of_a_gpu_is_that_of_steps_it_waits_for() -> None:
 
 
 def test_a_gpu_whose_small_steps_wait_for_kernels_has_the_usual_host() -> None:
-    """Such steps tell nothing of the host; what is not timed is wide."""
-    own, call = stepped("gpu", 1.0, 300e-6, faster=1e-2)
+    """Such steps tell nothing of the host; what is not timed is wide. They tell what kernels take
+    in company, as under a power cap."""
+    own, call = stepped("gpu", 1.1, 300e-6, faster=1e-2)
+    assert own.in_step is not None and own.in_step.value == pytest.approx(1.1, rel=1e-3)
     assert (own.launch_us.value, own.compiled_launch_us.value, call.value) == (30, 6, 120)
     assert min(own.launch_us.factor, own.compiled_launch_us.factor, call.factor) >= 2
 
