@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from spbench.comm.packing import in_words, joined
+from spbench.comm.packing import in_words
 from spbench.comm.resharding import memory_order, undone
 
 
@@ -42,7 +42,7 @@ class _Split(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return joined(grads, ctx.dim), None, None
+        return torch.cat([*in_words(grads)], ctx.dim).view(grads[0].dtype), None, None
 
 
 def joined_in_memory_order(parts: Sequence[Tensor], features: int = 1) -> Tensor:
