@@ -14,6 +14,7 @@ from torch.autograd.function import once_differentiable
 
 from spbench.comm.packing import in_words
 from spbench.comm.resharding import memory_order, undone
+from spbench.layers.watching import is_on_gpu
 
 
 def in_memory_order(function: Callable[[Tensor], Tensor], x: Tensor, features: int = 1) -> Tensor:
@@ -27,7 +28,8 @@ def split_in_memory_order(
 ) -> list[Tensor]:
     """Stretches of ``x`` along a feature ``dim`` (negative); gradients join in memory's order."""
     order = memory_order(x, features)
-    parts = _Split.apply(permuted(x, order), widths, dim)
+    whole = permuted(x, order)
+    parts = _Split.apply(whole, widths, dim) if is_on_gpu(x) else whole.split([*widths], dim)
     return [restored(part, order[: x.ndim - features]) for part in parts]
 
 
@@ -56,6 +58,8 @@ def joined_in_memory_order(parts: Sequence[Tensor], features: int = 1) -> Tensor
 
 def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
     """``x`` in another shape; where that is no view, a GPU copies it in longer words."""
+    if not is_on_gpu(x):
+        return x.reshape(*shape)
     try:
         return x.view(*shape)
     except RuntimeError:

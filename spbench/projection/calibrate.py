@@ -4,6 +4,7 @@ Ranks of one CPU share its cores and its memory, and those of several GPUs their
 number of ranks is timed by itself.
 """
 
+import math
 import os
 from collections.abc import Sequence
 from contextlib import closing
@@ -61,7 +62,8 @@ def calibrate(
         follow(node)
         return None
     with garbage_kept():  # collecting it would take a quarter of the planning
-        plans = [plan(count, on, workloads) for count in sorted(ranks)]
+        memory_bytes = GB * _memory_gb(on, 1) if on == "cuda" else math.inf
+        plans = [plan(count, on, workloads, memory_bytes) for count in sorted(ranks)]
     timed = dict(_launches(plans, on, timeout_s, node))
     hardware, name_of_level = _hardware(on), "machine" if node is None else "network"
     nodes = 1 if node is None else node.nodes

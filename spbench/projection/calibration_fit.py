@@ -12,11 +12,12 @@ from spbench.projection.constants import Constant, Curve, constant, curve, round
 from spbench.projection.hardware import AttentionRates, Device, Products
 from spbench.projection.kernel_cost import DeviceRates
 from spbench.projection.message_cost import host_calls
-from spbench.projection.timed_kernels import in_tiles, label_of, name_of, operations
+from spbench.projection.timed_kernels import BIASED, in_tiles, label_of, name_of, operations
 from spbench.projection.trace import work
 from spbench.strategies.registry import in_mesh
 from spbench.workload.fields import Dtype
-from spbench.workload.timed import TimedKernel
+from spbench.workload.flops import step_flops
+from spbench.workload.timed import LARGE, TimedKernel
 from spbench.workload.workload import DTYPE_BYTES
 
 LEAST_BYTES = 4 * 2**20
@@ -25,8 +26,6 @@ UNTOLD = 3.0
 """The factor of a constant that small steps do not tell apart from another."""
 HOST_BOUND = 0.5
 """Kernels' part of a step's time below which a GPU waits for its host."""
-DEVICE_BOUND = 0.8
-"""Kernels' part, by their times alone, above which it never does."""
 MEMORY_BOUND = 0.5
 """What reading and writing takes of a product's time on a GPU from which on it tells no rate of
 products."""
@@ -46,6 +45,8 @@ def device(name: str, kind: str, memory_gb: float, timed: Timed) -> Device:
     if kind == "gpu":
         told = [(k, s) for k, s in products if not _is_memory_bound(k, s, memory)]
         products = told + [each for each in products if each[0].dtype not in _dtypes(told)]
+    attentions = timed.kernels("attention")
+    plain = [(k, s) for k, s in attentions if k.name != BIASED]
     bare = constant(1e6 * timed.launch_s, UNTOLD)
     launch, compiled, _ = GUESSED if kind == "gpu" else (bare, bare, bare)
     return Device.model_validate(
@@ -64,7 +65,7 @@ def device(name: str, kind: str, memory_gb: float, timed: Timed) -> Device:
                     for dtype in _dtypes(products)
                 }
             ),
-            "attention": tuple(_attention(timed.kernels("attention"), kind)),
+            "attention": tuple(_attention(plain or attentions, kind)),
             "launch_us": launch,
             "compiled_launch_us": compiled,
             "kernel_us": constant(1e6 * min(s for _, s in passes)),
@@ -80,12 +81,12 @@ def in_steps(found: Device, timed: Timed) -> tuple[Device, Constant]:
     Python and autograd, a launch also views. Small steps of one rank, and of a rank of many, have
     the least squares of relative errors with these three; all ranks wait for the slowest of them.
     On a GPU the host's time is of steps in which kernels are too short for it to wait, and the
-    kernels' of those which they all but fill, under a power cap that few kernels reach alone."""
+    kernels' of large ones, under a power cap that few kernels reach alone."""
     rows, is_gpu = _terms(found, timed), found.kind == "gpu"
     if is_gpu:
-        filled = [each for each in rows[:, 0] if each > DEVICE_BOUND]
-        if filled:
-            in_step = constant(1 / statistics.fmean(filled))
+        are_large = 2 * [step_flops(each.workload) > LARGE for each in timed.plan.steps]
+        if any(are_large):
+            in_step = constant(1 / statistics.fmean(rows[are_large, 0]))
             found = found.model_copy(update={"in_step": in_step})
         rows = rows[rows[:, 0] < HOST_BOUND] * [0, 1, 1]
     if not len(rows):

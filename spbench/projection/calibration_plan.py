@@ -3,6 +3,7 @@
 Shapes come from dry runs of a few small workloads; what differs little is one.
 """
 
+import math
 from collections.abc import Iterable, Sequence
 from functools import partial
 from typing import final
@@ -12,6 +13,7 @@ from pydantic import Field
 from spbench.errors import Failure
 from spbench.projection.calibration_calls import (
     LEARNT,
+    MOST_BYTES,
     MOST_FLOPS,
     able,
     calls_of,
@@ -46,6 +48,8 @@ SHORTER, LONGER = (BETWEEN.model_copy(update={"shape": [1, 256, n, 256]}) for n 
 message that it outlasts, both how much of its time at most."""
 SENT_BEHIND = ((4**6, SHORTER), (4**8, SHORTER), (4**6, LONGER), (2 * 4**9, LONGER))
 """Bytes that a rank sends then, and the kernel: most take the latency, the last its bytes' time."""
+PART_OF_MEMORY, STEP_OF_MEMORY = 0.4, 0.7
+"""What a timed kernel may hold of a GPU's memory, and a step: the allocator keeps others' too."""
 LONGEST_ROW = 3  # of shifts that follow each other, of up to 1 MiB: larger ones fill any link
 SENT_BYTES = {"cpu": [4**i for i in range(5, 13)], "cuda": [4**i for i in range(5, 15)]}
 """Bytes that a rank sends: 1 KiB to 16 MiB, on a GPU to 256 MiB: a minute over 1 Gbit/s."""
@@ -62,8 +66,11 @@ class CalibrationPlan(Frozen):
     """Steps of a few positions and of one block, without messages."""
 
 
-def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> CalibrationPlan:
+def plan(
+    ranks: int, on: Device, workloads: Sequence[Workload] = (), memory_bytes: float = math.inf
+) -> CalibrationPlan:
     """The plan for ``ranks``: of these workloads, by default of a few of the catalogue.
+    ``memory_bytes``: a GPU's.
 
     All calls of a step are timed, and of other workloads what depends most on lengths. A GPU
     computes behind the back of the host, whose time small steps tell, and large ones the device's.
@@ -71,12 +78,14 @@ def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> Calibrat
     """
     full = [name.removesuffix("-small") for name in WORKLOADS] if on == "cuda" else []
     chosen = list(workloads) or [find(name) for name in (*WORKLOADS, *full)]
-    found = calls_of if on == "cpu" else _kernels
+    most_bytes = min(MOST_BYTES["cuda"], PART_OF_MEMORY * memory_bytes)
+    found = calls_of if on == "cpu" else partial(_kernels, most_bytes=most_bytes)
     kernels = [kernel for each in chosen for kernel in found(each, ranks)]
-    if not workloads:
+    if on == "cuda" and not workloads:
+        kernels += calls_on_gpu_of_catalogue(ranks, full, most_bytes)
+    elif not workloads:
         known = {(label_of(kernel), kernel.dtype) for kernel in kernels}
-        rest = calls_on_gpu_of_catalogue(ranks, full) if full else calls_of_catalogue(ranks, known)
-        kernels += rest
+        kernels += calls_of_catalogue(ranks, known)
     for kind, what in (("gemm", "product"), ("attention", "attention")):
         if not any(kernel.kind == kind for kernel in kernels):
             names = ", ".join(each.name for each in chosen)
@@ -102,19 +111,23 @@ def plan(ranks: int, on: Device, workloads: Sequence[Workload] = ()) -> Calibrat
         ranks=ranks,
         kernels=[*distinct(kernels), *passes],
         transfers=transfers,
-        steps=list(_steps(chosen, ranks, on)),
+        steps=list(_steps(chosen, ranks, on, memory_bytes)),
     )
 
 
-def _steps(workloads: Sequence[Workload], ranks: int, on: Device) -> Iterable[GateCheck]:
+def _steps(
+    workloads: Sequence[Workload], ranks: int, on: Device, memory_bytes: float
+) -> Iterable[GateCheck]:
     """Tiny steps under the strategies of the fewest calls and of the most, which tell a call from a
     launch; and steps of one block, under the first strategy that can run it."""
     for each in workloads:
         small = tiny(each, ranks)
         by_calls = sorted(_able_alone(small, ranks), key=partial(_calls, small, ranks, on))
-        yield from _short(small, {*by_calls[:1], *(by_calls[-1:] if ranks > 1 else ())}, on)
+        yield from _short(
+            small, {*by_calls[:1], *(by_calls[-1:] if ranks > 1 else ())}, on, memory_bytes
+        )
         part = shallow(each)
-        yield from _short(part, _able_alone(part, ranks)[:1], on)
+        yield from _short(part, _able_alone(part, ranks)[:1], on, memory_bytes)
 
 
 def _able_alone(step: Workload, ranks: int) -> list[str]:
@@ -129,20 +142,26 @@ def _calls(step: Workload, ranks: int, on: Device, name: str) -> int:
     return sum(host_calls(message.op) * times for message, times in messages.items())
 
 
-def _short(step: Workload, names: Iterable[str], on: Device) -> Iterable[GateCheck]:
-    """The step under each strategy, but for those of seconds: every rank does one all by itself."""
+def _short(
+    step: Workload, names: Iterable[str], on: Device, memory_bytes: float
+) -> Iterable[GateCheck]:
+    """The step under each strategy, but for those of seconds, or that a GPU cannot hold: every rank
+    does one all by itself."""
     for name in sorted(names):
-        kernels = work(step, load(name), 1, 0, device=on, known=LEARNT[on]).kernels
-        if sum(kernel.flops * times for kernel, times in kernels.items()) <= MOST_FLOPS[on]:
+        told = math.isfinite(memory_bytes)
+        done = work(step, load(name), 1, 0, with_memory=told, device=on, known=LEARNT[on])
+        fits = done.memory is None or done.memory.peak <= STEP_OF_MEMORY * memory_bytes
+        operations = sum(kernel.flops * times for kernel, times in done.kernels.items())
+        if fits and operations <= MOST_FLOPS[on]:
             yield GateCheck(workload=step, strategy=name)
 
 
-def _kernels(workload: Workload, ranks: int) -> Iterable[TimedKernel]:
+def _kernels(workload: Workload, ranks: int, most_bytes: float) -> Iterable[TimedKernel]:
     """Calls under two strategies that can run, attention in one kernel and in its own products."""
     strategies = able(workload, ranks).values()
     for keeps_scores in (False, True):
         for strategy in [each for each in strategies if each.keeps_scores == keeps_scores][:1]:
-            yield from calls_on_gpu(workload, strategy, ranks)
+            yield from calls_on_gpu(workload, strategy, ranks, most_bytes)
 
 
 def _transfer(

@@ -20,8 +20,7 @@ from typing import final
 from spbench.errors import Failure
 from spbench.projection.constants import Constant, Sourced
 from spbench.projection.hardware import AttentionRates, Device
-from spbench.projection.kernel_of import BIASED
-from spbench.projection.timed_kernels import PACKING, TimedKernels, in_tiles
+from spbench.projection.timed_kernels import BIAS, BIASED, PACKING, TimedKernels, in_tiles
 from spbench.projection.work import Kernel
 
 HALF = ("bfloat16", "float16")
@@ -35,9 +34,6 @@ REACHED = {
 }
 """Parts of a GPU's rate of memory that torch's kernels reach, where that is much less than all: by
 a profile of a step (docs/performance.md, one H200)."""
-BIAS = 3.5
-"""How much longer a GPU takes with a bias that has a gradient, by its memory-efficient kernel: on
-an H200 4.2 times the fastest kernel's time forward, 3.1 backward."""
 DIAGONAL = 256
 """Keys of the tiles on the diagonal of a masked attention that are computed and dropped: half of
 two tiles of 128, that of a row and that of its neighbour that finishes later."""

@@ -8,6 +8,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from spbench.projection.dataless import ATTENTION, BACKWARD, EFFICIENT
+from spbench.projection.timed_kernels import BIASED
 from spbench.projection.work import Kernel
 from spbench.worker.memory import held_bytes
 
@@ -24,8 +25,6 @@ ROWS = 32
 CROWDED = {1: "on one set", 2: "on two sets"}
 """Attentions of short heads whose keys fall on so few sets of that cache: they take 1.4 to 2 times
 as long."""
-BIASED = "on a bias"
-"""A GPU's attention with a bias that has a gradient, by another kernel than without."""
 OVERWRITING = ("copy", "fill", "zero")
 """Operations that do not read what they write to."""
 

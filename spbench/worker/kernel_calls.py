@@ -6,7 +6,7 @@ a step, too, an operation reads what others wrote meanwhile, and writes to new m
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
@@ -42,7 +42,10 @@ def _attention(kernel: TimedKernel, device: torch.device) -> Callable[[], object
     """Attention of q, k, v and a bias as they are given, else of q, k and v without gaps. A bias
     has a gradient, which not every kernel gives."""
     batch, heads, key_heads, queries, keys, size = kernel.shape
-    if kernel.given:
+    if whole := joint(kernel.given[:3]):
+        rest = (_made(each, device) for each in kernel.given[3:])
+        given = [*_made(whole, device).split([heads, key_heads, key_heads], 1), *rest]
+    elif kernel.given:
         given = [_made(each, device) for each in kernel.given]
     else:
         given = [_random(kernel, device, batch, heads, queries, size)]
@@ -55,6 +58,29 @@ def _attention(kernel: TimedKernel, device: torch.device) -> Callable[[], object
     out = attention(q, k, v, **how)
     gradient = torch.randn_like(out)
     return lambda: torch.autograd.grad(out, every, gradient, retain_graph=True)
+
+
+def joint(qkv: Sequence[Any]) -> Any:
+    """The tensor of which q, k and v (b, Z, S, D) are heads, as descriptions; None where they have
+    rows of their own."""
+    if not qkv or any(x["stride"] != qkv[0]["stride"] for x in qkv):
+        return None
+    batch, _, length, size = qkv[0]["shape"]
+    heads, (outer, of_head, row, _) = sum(x["shape"][1] for x in qkv), qkv[0]["stride"]
+    is_one = all(x["shape"][0] == batch and x["shape"][2] == length for x in qkv)
+    if not is_one or of_head != size or min(outer, row) < heads * size:
+        return None
+    return {**qkv[0], "shape": [batch, heads, length, size]}
+
+
+def span(value: Any) -> int:
+    """Elements from the first to the last of all tensors of which ``value`` is a description."""
+    if isinstance(value, list):
+        return sum(map(span, value))
+    if not isinstance(value, dict) or "shape" not in value:
+        return 0
+    pairs = zip(value["shape"], value["stride"], strict=True)
+    return 1 + sum((n - 1) * step for n, step in pairs if n)
 
 
 def _random(kernel: TimedKernel, device: torch.device, *shape: int) -> Tensor:
@@ -107,7 +133,7 @@ def _tensor(
     """Random numbers, of integers zeros, which are indices of everything."""
     if not dtype.is_floating_point:
         return torch.empty_strided(shape, stride, dtype=dtype, device=device).zero_()
-    held = 1 + sum((n - 1) * step for n, step in zip(shape, stride, strict=True) if n)
+    held = span({"shape": shape, "stride": stride})
     some = _some_numbers(dtype, device)[:held]
     return some.repeat(-(-held // len(some))).as_strided(shape, stride)
 

@@ -1,7 +1,8 @@
 """Products, attentions and passes over memory, each by itself against the clock.
 
 All ranks compute the same at the same time, as in a step: ranks on one CPU share its cores and its
-memory. Kernels are those that strategies call. Small steps tell what a step takes beside them.
+memory. Kernels are those that strategies call. Small steps tell what a step takes beside them, and
+large ones what kernels take in company on a GPU.
 """
 
 import statistics
@@ -20,7 +21,7 @@ from spbench.worker.step import Step
 from spbench.worker.timer import BLOCK_S, Call, ProcessorSpeed, seconds_of
 from spbench.workload.case import GateCheck
 from spbench.workload.flops import step_flops
-from spbench.workload.timed import TimedKernel
+from spbench.workload.timed import LARGE, TimedKernel
 
 ROUNDS = 3
 """How often all kernels are timed, one after another: what disturbs the machine for a second meets
@@ -31,7 +32,6 @@ whose median is the speed there: single ones scatter by more than it changes in 
 STEPS_S, SUSTAINED_S = 0.03, 1.0
 """Seconds of a block of steps: of small ones, of which a fit has few, and of large ones, in which a
 GPU comes to the clock that its power cap leaves."""
-LARGE = 1e12  # operations of a large step
 LEAST = TimedKernel(kind="elementwise", shape=[1], dtype="float32")  # no time but a launch
 
 
@@ -54,7 +54,7 @@ class KernelTimer:
         """Seconds of each kernel, of each small step of which this rank does all, and of those of
         which it does its share, with messages that are packed and not sent. Steps come between
         kernels, which they are compared with: a neighbour on the core slows all of them."""
-        places = (0, 1), (self._group.rank, self._group.size)
+        places = [*dict.fromkeys(((0, 1), (self._group.rank, self._group.size)))]
         both = [partial(self._step, each, *place) for each in steps for place in places]
         device, block_s = self._group.device, BLOCK_S[self._group.device.type]
         calls = [(partial(prepared, each, device), block_s) for each in kernels]
@@ -64,7 +64,8 @@ class KernelTimer:
         taken_s = dict(zip(order, self._medians([calls[at] for at in order]), strict=True))
         of_all = [taken_s[at] for at in range(len(calls))]
         of_steps = of_all[len(kernels) :]
-        return of_all[: len(kernels)], of_steps[::2], of_steps[1::2]
+        count = len(places)  # one rank's share is all of it
+        return of_all[: len(kernels)], of_steps[::count], of_steps[count - 1 :: count]
 
     def launch(self) -> float:
         """Seconds of the host for a launch."""

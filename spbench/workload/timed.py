@@ -8,6 +8,9 @@ from spbench.workload.block import Frozen
 from spbench.workload.fields import Dtype
 from spbench.workload.traffic import Op
 
+LARGE = 1e12
+"""Operations of a step from which on it is a large one, which keeps a GPU busy."""
+
 
 class TimedKernel(Frozen):
     """A product, an attention or a pass over memory that every rank times by itself."""
@@ -22,7 +25,7 @@ class TimedKernel(Frozen):
     """Whether it is the backward of an attention."""
     name: str = ""
     """The name of an elementwise kernel, ``gelu``; blank: a plain pass. Of an attention how its
-    keys lie in a cache."""
+    keys lie in a cache, or that it has a bias."""
     op: str = ""
     """The operation that is called, ``gelu.default`` of torch's aten; blank: the plain kernel of
     its kind."""

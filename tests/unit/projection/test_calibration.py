@@ -12,7 +12,7 @@ from helpers.examples import ALL
 
 from spbench.errors import Failure
 from spbench.launch.cluster import Cluster as Node
-from spbench.projection import calibration_calls, calibration_plan
+from spbench.projection import calibration_calls, calibration_fit, calibration_plan
 from spbench.projection.calibrate import calibrate, write
 from spbench.projection.calibration_calls import MOST_FLOPS_OF_OTHERS, distinct
 from spbench.projection.calibration_fit import _least_squares, device, in_steps
@@ -27,13 +27,14 @@ from spbench.projection.calibration_plan import (
 from spbench.projection.calibration_times import Timed, TimedCollective, TransferTime, usual
 from spbench.projection.constants import Constant, constant, curve
 from spbench.projection.cost import Mode
+from spbench.projection.gpu_calls import calls_on_gpu, held_bytes
 from spbench.projection.hardware import Cluster, Device, OnRanks
 from spbench.projection.hardware import find as find_cluster
 from spbench.projection.kernel_cost import DeviceRates
 from spbench.projection.link_fit import collective_rate, level
 from spbench.projection.message_cost import host_calls
 from spbench.projection.project import project, works
-from spbench.projection.timed_kernels import label_of, operations
+from spbench.projection.timed_kernels import BIAS, BIASED, label_of, operations
 from spbench.projection.trace import work
 from spbench.projection.work import Kernel
 from spbench.results.link_report import LinkTimes, LinkTiming
@@ -300,6 +301,38 @@ def test_a_gpus_attention_takes_what_it_took(keys: int) -> None:
         assert rates.cost(again).seconds == pytest.approx(1e-3, rel=1e-3)
 
 
+def test_a_bias_costs_what_it_took_or_as_many_times_as_on_an_h200() -> None:
+    """By its time; where none was timed, and by rates, which are of attention without one."""
+    shape = [64, 16, 16, 512, 512, 64]
+    alone, biased = (
+        TimedKernel(kind="attention", shape=shape, dtype="bfloat16", name=name)
+        for name in ("", BIASED)
+    )
+    product = TimedKernel(kind="gemm", shape=[1, 4096, 4096, 4096], dtype="bfloat16")
+    passes = TimedKernel(kind="elementwise", shape=[2**26], dtype="bfloat16")
+    with_bias = Kernel(
+        kind="attention",
+        phase="forward",
+        shape=(*shape,),
+        flops=int(operations("attention", (*shape,))),
+        moved_bytes=1,
+        name=BIASED,
+    )
+
+    def found(*attentions: TimedKernel) -> Device:
+        kernels = [*attentions, product, passes]
+        times_s = [{"": 1e-3, BIASED: 5e-3}[x.name] for x in attentions] + [2e-4, 1e-4]
+        own = CalibrationPlan(ranks=1, kernels=kernels, transfers=[])
+        timed_of = replace(planted(2), plan=own, kernels_s=times_s, steps_s=[], shares_s=[])
+        return device("mine", "gpu", 141.0, timed_of)
+
+    both = found(alone, biased)
+    by_rates = both.model_copy(update={"timed_us": {}})
+    for each, expected_s in ((both, 5e-3), (found(alone), BIAS * 1e-3), (by_rates, BIAS * 1e-3)):
+        rates = DeviceRates(device=each, dtype="bfloat16")
+        assert rates.cost(with_bias).seconds == pytest.approx(expected_s, rel=1e-3)
+
+
 def test_what_is_written_has_five_digits() -> None:
     """A file is read by people, and no measurement has more."""
     assert constant(1 / 3).value == 0.33333
@@ -377,9 +410,12 @@ def test_the_host_s_time_of_a_gpu_is_that_of_steps_it_waits_for() -> None:
     assert own.in_step is None
 
 
-def test_a_gpu_whose_small_steps_wait_for_kernels_has_the_usual_host() -> None:
+def test_a_gpu_whose_small_steps_wait_for_kernels_has_the_usual_host(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     """Such steps tell nothing of the host; what is not timed is wide. They tell what kernels take
     in company, as under a power cap."""
+    monkeypatch.setattr(calibration_fit, "LARGE", 0)
     own, call = stepped("gpu", 1.1, 300e-6, faster=1e-2)
     assert own.in_step is not None and own.in_step.value == pytest.approx(1.1, rel=1e-3)
     assert (own.launch_us.value, own.compiled_launch_us.value, call.value) == (30, 6, 120)
@@ -551,6 +587,20 @@ def test_a_gpu_times_the_large_kernels_of_a_workload() -> None:
     assert largest > 1e13
     products = [k.shape for k in kernels if k.kind == "gemm"]
     assert max(batch * (m * k + k * n + m * n) for batch, m, n, k in products) <= 2**32
+
+
+def test_a_gpu_times_nothing_that_it_cannot_hold() -> None:
+    """Slices of scores span 120 GiB of which they have four; attentions too large for 24 GB are
+    timed with a part of their batch, and a step of 19 GiB is not."""
+    for name in ("llama3-8b", "axial-weather"):
+        of_share = calls_on_gpu(find(name), load("ulysses"), 8)
+        assert max(map(held_bytes, of_share)) <= 2**33
+    weather = [*calls_on_gpu(find("axial-weather"), load("ulysses"), 1)]
+    whole, part = 16200, [k.shape[0] for k in weather if k.kind == "attention"]
+    assert max(part) == whole and 1170 in part
+    few, many = (plan(1, "cuda", [find("dsp-720m")], size) for size in (24e9, 80e9))
+    assert [x.workload.tokens > 2**17 for x in few.steps] == [False]
+    assert [x.workload.tokens > 2**17 for x in many.steps] == [False, True]
 
 
 def test_gpus_time_bfloat16_by_default(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import torch
 
 from spbench.comm.group import ShareOfGroup
 from spbench.worker import kernel_times
-from spbench.worker.kernel_calls import prepared
+from spbench.worker.kernel_calls import joint, prepared, span
 from spbench.worker.kernel_times import KernelTimer
 from spbench.worker.observer import Observer
 from spbench.worker.timer import BLOCK_S, even_clock, seconds_of
@@ -47,6 +47,27 @@ def test_backward_of_an_attention_gives_three_gradients() -> None:
     for _ in range(2):
         gradients: Any = call()
         assert [tuple(x.shape) for x in gradients] == [(2, 4, 5, 8), (2, 2, 7, 8), (2, 2, 7, 8)]
+
+
+def test_an_attention_is_called_on_what_lies_in_memory_as_given() -> None:
+    """Heads of one projection are parts of one tensor; of another length they have their own. A
+    bias, which all of the batch share, has a gradient."""
+    rows = {"shape": [4, 2, 6, 8], "stride": [6 * 48, 8, 48, 1], "dtype": "float32"}
+    bias = {"shape": [4, 2, 6, 6], "stride": [0, 36, 6, 1], "dtype": "float32"}
+    shape = [4, 2, 2, 6, 6, 8]
+    given = TimedKernel(
+        kind="attention", shape=shape, dtype="float32", given=[rows, rows, rows, bias]
+    )
+    assert joint(given.given[:3])["shape"] == [4, 6, 6, 8]
+    assert span(joint(given.given[:3])) == 4 * 6 * 48
+    out: Any = prepared(given, CPU)()
+    assert out.shape == (4, 2, 6, 8)
+    gradients: Any = prepared(given.model_copy(update={"is_backward": True}), CPU)()
+    assert [tuple(x.shape) for x in gradients] == [(4, 2, 6, 8)] * 3 + [(4, 2, 6, 6)]
+    assert gradients[0].is_contiguous() or gradients[0].transpose(1, 2).is_contiguous()
+    short = {**rows, "shape": [4, 2, 3, 8]}
+    assert joint([rows, short, short]) is None
+    assert joint([{**rows, "stride": [96, 8, 16, 1]}] * 3) is None, "no room for others' heads"
 
 
 @pytest.mark.parametrize(("call_s", "calls"), [(0.0005, 10), (0.09, 0), (0.1, -1), (1e-6, 1000)])
