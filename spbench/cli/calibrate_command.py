@@ -31,7 +31,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
     multiple=True,
     metavar="NAME|FILE",
     help="Workloads whose shapes are timed, repeated.  [default: a few small ones of the "
-    "catalogue in float32, on GPUs also in full size in bfloat16]",
+    "catalogue in float32; on GPUs these in full size too, and most kernels of all others]",
 )
 @click.option(
     "-o", "--out", type=options.PATH, help="File to write.  [default: in results/clusters]"

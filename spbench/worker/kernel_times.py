@@ -51,7 +51,7 @@ class KernelTimer:
     def times(
         self, kernels: Sequence[TimedKernel], steps: Sequence[GateCheck]
     ) -> tuple[list[float], list[float], list[float]]:
-        """Seconds of each kernel, of each small step of which this rank does all, and of those of
+        """Seconds of each kernel, of each step of which this rank does all, and of those of
         which it does its share, with messages that are packed and not sent. Steps come between
         kernels, which they are compared with: a neighbour on the core slows all of them."""
         places = [*dict.fromkeys(((0, 1), (self._group.rank, self._group.size)))]
