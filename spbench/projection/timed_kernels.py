@@ -3,10 +3,11 @@
 Products and attentions do as much a second as the nearest ones that were timed, by the
 logarithms of their lengths; the nearer one is, the more it counts, and where some have the same
 lengths, none but these. Attentions whose keys lie badly in a cache (``kernel_of``), or on a GPU
-have a bias, take longer by what such ones did. An elementwise kernel's time lies on a line through those of its own operation, by the logarithms of bytes and time: an
-exponential takes longer than a copy of as many bytes. Beyond the sizes that were timed, a smaller
-kernel takes as long as the smallest, and a larger one goes at the rate of the largest. On a GPU,
-whose passes wait for memory alone, each byte takes as long as at the nearest size.
+have a bias, take longer by what such ones did. An elementwise kernel's time lies on a line through
+those of its own operation, by the logarithms of bytes and time: an exponential takes longer than a
+copy of as many bytes. Beyond the sizes that were timed, a smaller kernel takes as long as the
+smallest, and a larger one goes at the rate of the largest. On a GPU, whose passes wait for memory
+alone, each byte takes as long as at the nearest size.
 """
 
 import math
