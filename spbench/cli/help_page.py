@@ -59,6 +59,7 @@ EXAMPLES = {
     "capacity": ("capacity dsp-720m -s dsp,ulysses -g 8 --memory 80GB",),
     "calibrate": (
         "calibrate here -g 1,2,4",
+        "calibrate mine -g 1 --onto hgx-h200",
         "calibrate mine --onto hgx-h100 --import all_reduce.log",
     ),
 }

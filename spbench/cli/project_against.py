@@ -37,6 +37,8 @@ def print_against(
     refuse_flags(
         context, ("link_rate",), "cannot be given with published measurements; leave it out"
     )
+    if (Path(place) / "runs.csv").exists():
+        raise Failure(f"{place}: a run; name with --cluster what its machine was calibrated as")
     from spbench.projection.published import default_folder, read
 
     points = read(default_folder() if place == PACKAGED else Path(place))

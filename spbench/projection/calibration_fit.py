@@ -77,9 +77,9 @@ def device(name: str, kind: str, memory_gb: float, timed: Timed) -> Device:
 
 def in_steps(found: Device, timed: Timed) -> tuple[Device, Constant]:
     """The device with what a kernel takes in a step over its time by itself, and the host's time of
-    a launch, on a CPU of any operation; and that of a collective beside its transfer. They hold
-    Python and autograd, a launch also views. Small steps of one rank, and of a rank of many, have
-    the least squares of relative errors with these three; all ranks wait for the slowest of them.
+    any operation, a view too; and that of a collective beside its transfer. They hold Python and
+    autograd. Small steps of one rank, and of a rank of many, have the least squares of relative
+    errors with these three; all ranks wait for the slowest of them.
     On a GPU the host's time is of steps in which kernels are too short for it to wait, and the
     kernels' of large ones, under a power cap that few kernels reach alone."""
     rows, is_gpu = _terms(found, timed), found.kind == "gpu"
@@ -101,18 +101,15 @@ def in_steps(found: Device, timed: Timed) -> tuple[Device, Constant]:
         constant(1e6 * timed.slowest * seconds, spread)
         for seconds, spread in zip((launch_s, call_s), spreads, strict=True)
     )
-    if is_gpu:
-        part = GUESSED[1].value / GUESSED[0].value
-        compiled = {"value": rounded(launch.value * part), "kind": "inferred", "spread": UNTOLD}
-        own = {"launch_us": launch, "compiled_launch_us": launch.model_copy(update=compiled)}
-    else:
-        own = {"operation_us": launch, "in_step": constant(timed.slowest * in_step)}
+    own = {"operation_us": launch}
+    if not is_gpu:
+        own["in_step"] = constant(timed.slowest * in_step)
     return found.model_copy(update=own), call
 
 
 def _terms(found: Device, timed: Timed) -> NDArray[np.float64]:
-    """For each small step, of one rank and of a rank of many: seconds of its kernels, launches (on
-    a CPU operations), and calls of collectives, each over the seconds that it took."""
+    """For each step, of one rank and of a rank of many: seconds of its kernels, operations, and
+    calls of collectives, each over the seconds that it took."""
     rows = []
     for ranks, seconds in ((1, timed.steps_s), (timed.plan.ranks, timed.shares_s)):
         for step, took_s in zip(timed.plan.steps, seconds, strict=True):
@@ -121,8 +118,7 @@ def _terms(found: Device, timed: Timed) -> NDArray[np.float64]:
             rates = DeviceRates(device=found, dtype=done.dtype)
             kernels_s = sum(n * rates.cost(kernel).seconds for kernel, n in done.kernels.items())
             calls = sum(host_calls(message.op) * n for message, n in done.messages.items())
-            issued = done.launches if found.kind == "gpu" else done.calls
-            rows.append([term / took_s for term in (kernels_s, issued, calls)])
+            rows.append([term / took_s for term in (kernels_s, done.calls, calls)])
     return np.array(rows).reshape(-1, 3)
 
 

@@ -131,7 +131,7 @@ def _add_kernels(sums: Sums, work: Work, rates: DeviceRates, mode: Mode) -> dict
         if kernel.phase == "backward":
             backward[place] += seconds
         issued += times * (FUSED_LAUNCHES if fused else 1.0)
-    if device.operation_us is not None:
+    if device.operation_us is not None and not (mode.compiled and device.kind == "gpu"):
         launch, issued = device.operation_us, issued + work.calls - work.launches
     sums.add(HOST, issued * launch.value / 1e6, launch)
     return backward

@@ -73,6 +73,14 @@ def test_a_run_on_another_kind_of_device_is_refused(tmp_path: Path) -> None:
     assert "the run was measured on cpu, and l20-pcie describes cuda" in done.err
 
 
+def test_a_run_without_a_cluster_is_refused(tmp_path: Path) -> None:
+    """Its folder is no file of published points, whatever lies beside its rows."""
+    kept(tmp_path / "run")
+    done = spbench(tmp_path, "project", "--against", "run")
+    assert (done.code, done.out) == (USAGE, "")
+    assert "run: a run; name with --cluster what its machine was calibrated as" in done.err
+
+
 def test_coverage_is_of_the_cases_that_are_modelled(tmp_path: Path) -> None:
     """A case on a CPU among those on GPUs is not modelled, and the sentence counts it apart."""
     found = measured(kept(tmp_path / "run"))

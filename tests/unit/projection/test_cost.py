@@ -102,6 +102,9 @@ def test_many_small_kernels_are_bound_by_launches() -> None:
     )
     assert on_cpu.step_s == pytest.approx(eager.step_s + eager.terms["elementwise"])
     assert by_calls.step_s == pytest.approx(3 * eager.step_s + eager.terms["elementwise"])
+    on_gpu = H100.model_copy(update={"device": timed.model_copy(update={"kind": "gpu"})})
+    assert cost(replace(many, calls=3000), on_gpu).step_s == pytest.approx(3 * eager.step_s)
+    assert cost(replace(many, calls=3000), on_gpu, Mode(compiled=True)).step_s == fused.step_s
 
 
 def test_on_a_cpu_other_work_of_its_host_comes_to_the_interval() -> None:
