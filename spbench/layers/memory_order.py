@@ -67,7 +67,7 @@ def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
 
 
 class _Dense(torch.autograd.Function):
-    """A copy without gaps."""
+    """A copy without gaps, whose gradient is handed back as it comes."""
 
     @staticmethod
     def forward(_ctx: Any, x: Tensor) -> Tensor:

@@ -1,7 +1,7 @@
 """What a GPU times to be calibrated: calls of blocks, each as it finds its operands in memory.
 
-Passes are timed of a few workloads, products and attentions of the whole catalogue: how fast they
-are depends on each of their lengths, and whoever has a model like one there is told by its kernels.
+Passes are timed of a few workloads, products and attentions of the whole catalogue but for the
+longest: how fast they are depends on each of their lengths.
 """
 
 import math
@@ -53,7 +53,7 @@ def _with_its_operands(call: TimedKernel) -> TimedKernel:
 
 
 def _half(attention: TimedKernel) -> TimedKernel:
-    """The attention with half of its batch: as fast."""
+    """The attention of half the batch, which does as much a second."""
     batch, *rest = attention.shape
     given = [{**x, "shape": [-(-batch // 2), *x["shape"][1:]]} for x in attention.given]
     return attention.model_copy(update={"shape": [-(-batch // 2), *rest], "given": given})

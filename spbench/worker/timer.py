@@ -33,8 +33,8 @@ LEAST_WARMUP_S = {"cpu": 0.0, "cuda": 3.0}
 """A GPU takes seconds from its idle clock to that of full load, and under its power cap."""
 
 BLOCK_S: dict[str, float] = {"cpu": 0.005, "cuda": 0.02}
-"""Seconds of a block of calls, where ranks take turns of a core of processor time. A GPU's clock
-sinks under its power cap in longer ones, by more than in a step."""
+"""Seconds of a block of calls; where ranks take turns of a core, seconds of processor time. In
+longer blocks a GPU's clock sinks under its power cap by more than in a step."""
 LONG_S = 0.1
 """A call on a CPU beside which what its first sets up takes little: one such call is enough."""
 MOST_CALLS = 1000
@@ -94,7 +94,7 @@ def even_clock(group: Group, now_s: Clock) -> Clock:
 def seconds_of(
     call: Call, group: Group, now_s: Clock, block_s: float | None = None, *, waits: bool = True
 ) -> float:
-    """Seconds of one call, over a block of ``BLOCK_S``; without ``waits`` of the host alone."""
+    """Seconds of one call, over a block of ``block_s``; without ``waits`` of the host alone."""
 
     def block(calls: int) -> float:
         start = now_s()
