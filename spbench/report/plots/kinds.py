@@ -121,7 +121,7 @@ def ratio_sheet(panels: Mapping[str, Sequence[Line]], about: str) -> Sheet:
     return Sheet(
         heading=f"Against {lines[0].reference}: {_kind_of_ratios(lines)}",
         panels={title: partial(ratios, lines=lines) for title, lines in panels.items()},
-        caption=f"{about}{spread} · band: within {MARGIN:.0%}; hollow: no significant difference",
+        caption=f"{about}{spread} · band: within {MARGIN:.0%}; hollow: not shown to differ",
         has_projected=any(line.kind == "projected" for line in lines),
         label_width=0.3 + 0.066 * max(len(label(line)) for line in lines),
         rows=max(map(len, panels.values())) + 1,
