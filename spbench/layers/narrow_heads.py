@@ -1,0 +1,67 @@
+"""A CPU's attention of narrow heads, with zeros behind each row up to the size that it is fast at.
+
+torch's flash attention on a CPU takes 1.2 to 2 times as long with 4 to 15 numbers a head as with
+16, from which on it packs keys. Zeros change no score, and are cut off the result. Long sequences
+in 32 bits gain (docs/decisions/0045). Tensors are (b, Z, S, D); log-sum-exps (b, Z, S).
+"""
+
+from typing import Any, final
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from spbench.layers.watching import is_on_gpu
+
+aten = torch.ops.aten
+FAST = 16
+"""The smallest head size that torch's kernel is fast at."""
+LONG = 256
+"""Queries, and keys, from which it gains more than the zeros take to write."""
+
+
+def is_narrow(q: Tensor, k: Tensor) -> bool:
+    """Whether attention of these is faster with zeros behind each row."""
+    is_short = min(q.shape[2], k.shape[2]) < LONG
+    return not (is_short or q.shape[3] >= FAST or q.dtype != torch.float32 or is_on_gpu(q))
+
+
+def flash(causal: bool, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
+    """Attention on a CPU, in the memory order (b, S, Z, D), and its log-sum-exp."""
+    kernel = aten._scaled_dot_product_flash_attention_for_cpu
+    if not is_narrow(q, k):
+        return kernel(q, k, v, 0.0, causal)
+    size = q.shape[-1]
+    out, lse = kernel(*map(_widened, (q, k, v)), 0.0, causal, scale=size**-0.5)
+    return out[..., :size].transpose(1, 2).contiguous().transpose(1, 2), lse
+
+
+def flash_backward(causal: bool, *given: Tensor) -> tuple[Tensor, ...]:
+    """dQ, dK and dV from the gradient, q, k, v, out and log-sum-exp."""
+    kernel = aten._scaled_dot_product_flash_attention_for_cpu_backward
+    (_, q, k, *_), size = given, given[0].shape[-1]
+    if not is_narrow(q, k):
+        return kernel(*given, 0.0, causal)
+    wide = kernel(*map(_widened, given[:5]), given[5], 0.0, causal, scale=size**-0.5)
+    return tuple(x[..., :size] for x in wide)
+
+
+def _widened(x: Tensor) -> Tensor:
+    return F.pad(x, (0, FAST - x.shape[-1]))
+
+
+@final
+class NarrowAttention(torch.autograd.Function):
+    """Attention of (causal, q, k, v), which keeps what backward wants as narrow as it came."""
+
+    @staticmethod
+    def forward(ctx: Any, causal: bool, *qkv: Tensor) -> Tensor:
+        out, lse = flash(causal, *qkv)
+        ctx.save_for_backward(*qkv, out, lse)
+        ctx.causal = causal
+        return out
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *flash_backward(ctx.causal, grad, *ctx.saved_tensors)
