@@ -16,14 +16,16 @@ from spbench.layers.watching import is_on_gpu
 aten = torch.ops.aten
 FAST = 16
 """The smallest head size that torch's kernel is fast at."""
-LONG = 256
-"""Queries, and keys, from which it gains more than the zeros take to write."""
+NARROWEST, LONG, LONGER = 8, 64, 256
+"""Queries, and keys, from which it gains more than the zeros take to write: ``LONG`` of heads up to
+``NARROWEST``, ``LONGER`` of others."""
 
 
 def is_narrow(q: Tensor, k: Tensor) -> bool:
     """Whether attention of these is faster with zeros behind each row."""
-    is_short = min(q.shape[2], k.shape[2]) < LONG
-    return not (is_short or q.shape[3] >= FAST or q.dtype != torch.float32 or is_on_gpu(q))
+    size, length = q.shape[3], min(q.shape[2], k.shape[2])
+    is_long = length >= (LONG if size <= NARROWEST else LONGER)
+    return is_long and size < FAST and q.dtype == torch.float32 and not is_on_gpu(q)
 
 
 def flash(causal: bool, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
