@@ -16,15 +16,17 @@ from spbench.layers.watching import is_on_gpu
 aten = torch.ops.aten
 FAST = 16
 """The smallest head size that torch's kernel is fast at."""
-NARROWEST, LONG, LONGER = 8, 64, 256
-"""Queries, and keys, from which it gains more than the zeros take to write: ``LONG`` of heads up to
+NARROWEST = 8
+LONG, LONGER = (48, 64), (256, 256)
+"""Queries and keys from which zeros gain more than they take to write: ``LONG`` of heads up to
 ``NARROWEST``, ``LONGER`` of others."""
 
 
 def is_narrow(q: Tensor, k: Tensor) -> bool:
     """Whether attention of these is faster with zeros behind each row."""
-    size, length = q.shape[3], min(q.shape[2], k.shape[2])
-    is_long = length >= (LONG if size <= NARROWEST else LONGER)
+    size = q.shape[3]
+    queries, keys = LONG if size <= NARROWEST else LONGER
+    is_long = q.shape[2] >= queries and k.shape[2] >= keys
     return is_long and size < FAST and q.dtype == torch.float32 and not is_on_gpu(q)
 
 

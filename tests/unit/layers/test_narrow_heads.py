@@ -12,7 +12,7 @@ from spbench.layers.lse_kernels import gradients_of, with_lse
 from spbench.layers.narrow_heads import FAST, LONG, LONGER, is_narrow
 
 
-def qkv(size: int = 12, key_heads: int = 4, length: int = LONGER) -> list[Tensor]:
+def qkv(size: int = 12, key_heads: int = 4, length: int = LONGER[0]) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     made = [
         torch.randn(2, length, heads, size, generator=generator).transpose(1, 2)
@@ -43,20 +43,21 @@ def test_what_backward_wants_is_kept_narrow() -> None:
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
         out = kernel(*qkv())
     assert out.transpose(1, 2).is_contiguous()
-    assert [x.shape[-1] for x in kept] == [12, 12, 12, 12, LONGER]
+    assert [x.shape[-1] for x in kept] == [12, 12, 12, 12, LONGER[0]]
     assert max(x.untyped_storage().nbytes() for x in kept) == out.nbytes
 
 
 def test_the_narrowest_need_not_be_as_long() -> None:
-    assert is_narrow(*qkv(8, length=LONG)[:2])
+    queries, keys = (qkv(8, length=length)[0] for length in LONG)
+    assert is_narrow(queries, keys)
 
 
 @pytest.mark.parametrize(
     "given",
     [
         qkv(FAST)[:2],
-        qkv(length=LONGER - 1)[:2],
-        qkv(8, length=LONG - 1)[:2],
+        qkv(length=LONGER[0] - 1)[:2],
+        qkv(8, length=LONG[1] - 1)[:2],
         [qkv()[0], qkv(length=77)[1]],
         [x.double() for x in qkv()[:2]],
         [x.to("meta") for x in qkv()[:2]],
