@@ -16,26 +16,23 @@ from spbench.layers.watching import is_on_gpu
 aten = torch.ops.aten
 FAST = 16
 """The smallest head size that torch's kernel is fast at."""
-NARROWEST = 8
-LONG, LONGER = (48, 64), (256, 256)
+NARROWEST, LONG, LONGER = 8, (48, 64), (256, 256)
 """Queries and keys from which zeros gain more than they take to write: ``LONG`` of heads up to
 ``NARROWEST``, ``LONGER`` of others."""
 
 
 def is_narrow(q: Tensor, k: Tensor) -> bool:
     """Whether attention of these is faster with zeros behind each row."""
-    size = q.shape[3]
-    queries, keys = LONG if size <= NARROWEST else LONGER
+    queries, keys = LONG if q.shape[3] <= NARROWEST else LONGER
     is_long = q.shape[2] >= queries and k.shape[2] >= keys
-    return is_long and size < FAST and q.dtype == torch.float32 and not is_on_gpu(q)
+    return is_long and q.shape[3] < FAST and q.dtype == torch.float32 and not is_on_gpu(q)
 
 
 def flash(causal: bool, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
     """Attention on a CPU, in the memory order (b, S, Z, D), and its log-sum-exp."""
-    kernel = aten._scaled_dot_product_flash_attention_for_cpu
+    kernel, size = aten._scaled_dot_product_flash_attention_for_cpu, q.shape[-1]
     if not is_narrow(q, k):
         return kernel(q, k, v, 0.0, causal)
-    size = q.shape[-1]
     out, lse = kernel(*map(_widened, (q, k, v)), 0.0, causal, scale=size**-0.5)
     return out[..., :size].transpose(1, 2).contiguous().transpose(1, 2), lse
 

@@ -1,5 +1,6 @@
 """A recommendation in sentences, a table, and as data."""
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
@@ -19,7 +20,7 @@ COLUMNS = ("strategy", "step ms", "90 % interval", "slower", "exposed ms", "host
 SPARE = ("host ms", "memory GB", "exposed ms")
 """Columns left out where not all fit, in this order."""
 SHOWN = 10
-"""Rows of the table."""
+"""Rows of the table, or more where more are not told apart."""
 
 
 def show_advice(advice: Recommendation, asked: Sequence[str] | None) -> None:
@@ -28,9 +29,11 @@ def show_advice(advice: Recommendation, asked: Sequence[str] | None) -> None:
     out = tables.console()
     tables.say(out, answer(advice), f"projected, not measured: {in_a_line(advice.best.workload)}")
     rows = [_row(each, advice.best) for each in (advice.best, *advice.others)]
-    tables.show_fitting(out, fewer(Grid(columns=COLUMNS, rows=rows[:SHOWN]), SPARE))
-    if len(rows) > SHOWN:
-        tables.say(out, f"{counted(len(rows) - SHOWN, 'slower one')} left out: --json has all")
+    alike = (row for row, each in enumerate(advice.others, 2) if each.strategy in advice.alike)
+    shown = max(SHOWN, 0, *alike)
+    tables.show_fitting(out, fewer(Grid(columns=COLUMNS, rows=rows[:shown]), SPARE))
+    if len(rows) > shown:
+        tables.say(out, f"{counted(len(rows) - shown, 'slower one')} left out: --json has all")
     tables.say(out, *remarks(advice, asked))
 
 
@@ -64,8 +67,7 @@ def remarks(advice: Recommendation, asked: Sequence[str] | None) -> Iterator[str
     if advice.alike:
         yield (
             f"not told apart from {advice.best.strategy} (slower in fewer than "
-            f"{units.percent(SURE)} of draws): "
-            f"{', '.join(advice.alike)}"
+            f"{units.percent(SURE)} of draws): {', '.join(advice.alike)}"
         )
     for flip in advice.flips:
         yield f"{flip.strategy} would be the fastest at {flip.factor:.2g}x {WHATS[flip.what]}"
@@ -83,7 +85,7 @@ def remarks(advice: Recommendation, asked: Sequence[str] | None) -> Iterator[str
         best, open_ = advice.best, 1 + len(advice.alike)
         decides = what_would_decide(rivals(advice), best.ranks, best.cluster, asked)
         named = len(rivals(advice))
-        yield decides + (named < open_) * f"; these are the first {named} of {open_}"
+        yield decides + (named < open_) * f"; these are {named} of the {open_}"
 
 
 def as_data(advice: Recommendation, asked: Sequence[str] | None) -> dict[str, Any]:
@@ -132,5 +134,8 @@ def _row(each: Projection, best: Projection) -> list[str]:
 
 
 def rivals(advice: Recommendation, most: int = 3) -> Sequence[str]:
-    """The fastest and those that are not told apart from it."""
-    return [advice.best.strategy, *advice.alike][:most]
+    """The fastest and those that are not told apart from it: first those that would be the fastest
+    at the least change of a constant, then the faster ones."""
+    flips = sorted(advice.flips, key=lambda flip: abs(math.log(flip.factor)))
+    near = (flip.strategy for flip in flips if flip.strategy in advice.alike)
+    return [*dict.fromkeys([advice.best.strategy, *near, *advice.alike])][:most]

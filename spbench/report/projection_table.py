@@ -127,7 +127,7 @@ def show_errors(rows: Sequence[Row], summary: Row) -> None:
             units.milliseconds(row["measured_ms"]),
             units.milliseconds(row["projected_ms"]),
             span(row["low_ms"], row["high_ms"]),
-            f"{100 * row['error']:+.0f} %",
+            f"{round(100 * row['error']):+d} %",
         ]
         for row in rows
         if not row["why_not"]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 
 import pytest
 
 from spbench.errors import Failure
-from spbench.projection.advice import answer, as_data, remarks
+from spbench.projection.advice import answer, as_data, remarks, rivals, show_advice
 from spbench.projection.candidates import candidates, variants
 from spbench.projection.cost import Mode, cost
 from spbench.projection.hardware import Cluster, OnRanks
 from spbench.projection.hardware import find as find_cluster
 from spbench.projection.project import Projection
-from spbench.projection.recommend import Recommendation, recommend
+from spbench.projection.recommend import Flip, Recommendation, recommend
 from spbench.projection.scaled import WHATS, scaled
 from spbench.projection.work import Kernel, Memory, Message, Work
 from spbench.strategies.registry import load, places
@@ -134,6 +135,26 @@ def test_what_hinges_on_an_unsure_rate_is_not_told_apart() -> None:
     *_, decides = remarks(advice, asked)
     assert "spbench run -w my-model.yaml --set mode=forward -s " in decides
     assert "--device" not in decides  # that of the cluster, not of the machine that answers
+
+
+def test_all_that_may_be_as_fast_are_shown_and_those_that_win_at_other_rates_decide(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    names = "abcdefghijkl"
+    works = {name: done(1e5 + place, {}) for place, name in enumerate(names)}
+    advice = advised({**works, "slow": done(1e6, {})}, launches_differ=True)
+    flips = [("b", 3.0), ("k", 0.5), ("l", 1.2), ("slow", 1.1)]
+    what = next(iter(WHATS))
+    advice = replace(
+        advice, flips=[Flip(what=what, factor=factor, strategy=name) for name, factor in flips]
+    )
+    best = advice.best.strategy
+    assert {best, *advice.alike} == set(names)
+    assert list(rivals(advice, 4)) == [*dict.fromkeys([best, "l", "k", "b"])]
+    show_advice(advice, [])
+    shown = capsys.readouterr().out
+    assert all(f" {name}  " in shown for name in names)
+    assert "1 slower one left out" in shown and "; these are 3 of the 12" in shown
 
 
 def test_the_answer_flips_where_it_says() -> None:
