@@ -1,6 +1,6 @@
 """A CPU's attention of narrow heads, with zeros behind each row up to the size that it is fast at.
 
-torch's flash attention on a CPU takes 1.2 to 2 times as long with 4 to 15 numbers a head as with
+torch's flash attention on a CPU takes 1.2 to 2.4 times as long with 4 to 15 numbers a head as with
 16, from which on it packs keys. Zeros change no score, and are cut off the result. Long sequences
 in 32 bits gain (docs/decisions/0045). Tensors are (b, Z, S, D); log-sum-exps (b, Z, S).
 """
@@ -16,16 +16,18 @@ from spbench.layers.watching import is_on_gpu
 aten = torch.ops.aten
 FAST = 16
 """The smallest head size that torch's kernel is fast at."""
-NARROWEST, LONG, LONGER = 8, (48, 64), (256, 256)
-"""Queries and keys from which zeros gain more than they take to write: ``LONG`` of heads up to
-``NARROWEST``, ``LONGER`` of others."""
+LONG = {4: (48, 128), 12: (512, 512)}
+"""Queries and keys from which zeros gain more than they take to write, by the least head size that
+it holds for."""
 
 
 def is_narrow(q: Tensor, k: Tensor) -> bool:
     """Whether attention of these is faster with zeros behind each row."""
-    queries, keys = LONG if q.shape[3] <= NARROWEST else LONGER
-    is_long = q.shape[2] >= queries and k.shape[2] >= keys
-    return is_long and q.shape[3] < FAST and q.dtype == torch.float32 and not is_on_gpu(q)
+    size = q.shape[3]
+    if not min(LONG) <= size < FAST or q.dtype != torch.float32 or is_on_gpu(q):
+        return False
+    queries, keys = LONG[max(least for least in LONG if least <= size)]
+    return q.shape[2] >= queries and k.shape[2] >= keys
 
 
 def flash(causal: bool, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -34,21 +36,25 @@ def flash(causal: bool, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor
     if not is_narrow(q, k):
         return kernel(q, k, v, 0.0, causal)
     out, lse = kernel(*map(_widened, (q, k, v)), 0.0, causal, scale=size**-0.5)
-    return out[..., :size].transpose(1, 2).contiguous().transpose(1, 2), lse
+    return _narrowed(out, size), lse
 
 
 def flash_backward(causal: bool, *given: Tensor) -> tuple[Tensor, ...]:
-    """dQ, dK and dV from the gradient, q, k, v, out and log-sum-exp."""
+    """dQ, dK and dV in that memory order, from the gradient, q, k, v, out and log-sum-exp."""
     kernel = aten._scaled_dot_product_flash_attention_for_cpu_backward
     (_, q, k, *_), size = given, given[0].shape[-1]
     if not is_narrow(q, k):
         return kernel(*given, 0.0, causal)
     wide = kernel(*map(_widened, given[:5]), given[5], 0.0, causal, scale=size**-0.5)
-    return tuple(x[..., :size] for x in wide)
+    return tuple(_narrowed(x, size) for x in wide)
 
 
 def _widened(x: Tensor) -> Tensor:
     return F.pad(x, (0, FAST - x.shape[-1]))
+
+
+def _narrowed(x: Tensor, size: int) -> Tensor:
+    return x[..., :size].transpose(1, 2).contiguous().transpose(1, 2)
 
 
 @final

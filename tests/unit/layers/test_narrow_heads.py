@@ -9,10 +9,10 @@ from torch import Tensor
 
 from spbench.layers.kernels import kernel
 from spbench.layers.lse_kernels import gradients_of, with_lse
-from spbench.layers.narrow_heads import FAST, LONG, LONGER, is_narrow
+from spbench.layers.narrow_heads import FAST, LONG, is_narrow
 
 
-def qkv(size: int = 12, key_heads: int = 4, length: int = LONGER[0]) -> list[Tensor]:
+def qkv(size: int = 12, key_heads: int = 4, length: int = 512) -> list[Tensor]:
     generator = torch.Generator().manual_seed(0)
     made = [
         torch.randn(2, length, heads, size, generator=generator).transpose(1, 2)
@@ -41,14 +41,15 @@ def test_as_torch_computes_it(size: int, key_heads: int, causal: bool) -> None:
 def test_what_backward_wants_is_kept_narrow() -> None:
     kept: list[Tensor] = []
     with torch.autograd.graph.saved_tensors_hooks(lambda x: kept.append(x) or x, lambda x: x):
-        out = kernel(*qkv())
+        out = kernel(*(given := qkv()))
     assert out.transpose(1, 2).is_contiguous()
-    assert [x.shape[-1] for x in kept] == [12, 12, 12, 12, LONGER[0]]
-    assert max(x.untyped_storage().nbytes() for x in kept) == out.nbytes
+    assert [x.shape[-1] for x in kept] == [12, 12, 12, 12, 512]
+    gradients = torch.autograd.grad(out, given, torch.ones_like(out))
+    assert {x.untyped_storage().nbytes() for x in (*kept[:4], *gradients)} == {out.nbytes}
 
 
 def test_the_narrowest_need_not_be_as_long() -> None:
-    queries, keys = (qkv(8, length=length)[0] for length in LONG)
+    queries, keys = (qkv(8, length=length)[0] for length in LONG[4])
     assert is_narrow(queries, keys)
 
 
@@ -56,13 +57,14 @@ def test_the_narrowest_need_not_be_as_long() -> None:
     "given",
     [
         qkv(FAST)[:2],
-        qkv(length=LONGER[0] - 1)[:2],
-        qkv(8, length=LONG[1] - 1)[:2],
+        qkv(length=511)[:2],
+        qkv(8, length=LONG[4][1] - 1)[:2],
         [qkv()[0], qkv(length=77)[1]],
+        qkv(2)[:2],
         [x.double() for x in qkv()[:2]],
         [x.to("meta") for x in qkv()[:2]],
     ],
-    ids=["wide", "short", "shorter", "few keys", "64 bits", "of a GPU"],
+    ids=["wide", "short", "shorter", "few keys", "tiny", "64 bits", "of a GPU"],
 )
 def test_other_heads_go_as_they_are(given: list[Tensor]) -> None:
     assert not is_narrow(*given)
