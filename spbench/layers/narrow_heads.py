@@ -22,12 +22,13 @@ it holds for."""
 
 
 def is_narrow(q: Tensor, k: Tensor) -> bool:
-    """Whether attention of these is faster with zeros behind each row."""
+    """Whether flash attention of these may run, and is faster with zeros behind each row."""
     size = q.shape[3]
     if not min(LONG) <= size < FAST or q.dtype != torch.float32 or is_on_gpu(q):
         return False
     queries, keys = LONG[max(least for least in LONG if least <= size)]
-    return q.shape[2] >= queries and k.shape[2] >= keys
+    is_long = q.shape[2] >= queries and k.shape[2] >= keys
+    return is_long and torch.backends.cuda.flash_sdp_enabled()  # of a CPU, too
 
 
 def flash(causal: bool, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:

@@ -6,6 +6,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from spbench.layers.kernels import kernel
 from spbench.layers.lse_kernels import gradients_of, with_lse
@@ -46,6 +47,11 @@ def test_what_backward_wants_is_kept_narrow() -> None:
     assert [x.shape[-1] for x in kept] == [12, 12, 12, 12, 512]
     gradients = torch.autograd.grad(out, given, torch.ones_like(out))
     assert {x.untyped_storage().nbytes() for x in (*kept[:4], *gradients)} == {out.nbytes}
+
+
+def test_math_that_is_asked_for_computes_products() -> None:
+    with sdpa_kernel(SDPBackend.MATH):
+        assert not is_narrow(*qkv()[:2])
 
 
 def test_the_narrowest_need_not_be_as_long() -> None:
