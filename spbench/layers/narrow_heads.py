@@ -18,7 +18,7 @@ FAST = 16
 """The smallest head size that torch's kernel is fast at."""
 LONG = {4: (48, 128), 12: (512, 512)}
 """Queries and keys from which zeros gain more than they take to write, by the least head size that
-it holds for."""
+these lengths hold for."""
 
 
 def is_narrow(q: Tensor, k: Tensor) -> bool:
@@ -28,7 +28,7 @@ def is_narrow(q: Tensor, k: Tensor) -> bool:
         return False
     queries, keys = LONG[max(least for least in LONG if least <= size)]
     is_long = q.shape[2] >= queries and k.shape[2] >= keys
-    return is_long and torch.backends.cuda.flash_sdp_enabled()  # of a CPU, too
+    return is_long and torch.backends.cuda.flash_sdp_enabled()  # the CPU's, too
 
 
 def flash(causal: bool, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor]:
@@ -41,7 +41,7 @@ def flash(causal: bool, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor
 
 
 def flash_backward(causal: bool, *given: Tensor) -> tuple[Tensor, ...]:
-    """dQ, dK and dV in that memory order, from the gradient, q, k, v, out and log-sum-exp."""
+    """dQ, dK and dV, in the memory order (b, S, Z, D), from the gradient, q, k, v, out and lse."""
     kernel = aten._scaled_dot_product_flash_attention_for_cpu_backward
     (_, q, k, *_), size = given, given[0].shape[-1]
     if not is_narrow(q, k):

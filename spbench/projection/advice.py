@@ -30,7 +30,7 @@ def show_advice(advice: Recommendation, asked: Sequence[str] | None) -> None:
     tables.say(out, answer(advice), f"projected, not measured: {in_a_line(advice.best.workload)}")
     rows = [_row(each, advice.best) for each in (advice.best, *advice.others)]
     alike = (row for row, each in enumerate(advice.others, 2) if each.strategy in advice.alike)
-    shown = max(SHOWN, 0, *alike)
+    shown = max([SHOWN, *alike])
     tables.show_fitting(out, fewer(Grid(columns=COLUMNS, rows=rows[:shown]), SPARE))
     if len(rows) > shown:
         tables.say(out, f"{counted(len(rows) - shown, 'slower one')} left out: --json has all")
@@ -82,10 +82,9 @@ def remarks(advice: Recommendation, asked: Sequence[str] | None) -> Iterator[str
     for each in advice.cannot:
         yield f"{each.strategy} cannot run: {each.why_not}"
     if advice.alike:
-        best, open_ = advice.best, 1 + len(advice.alike)
-        decides = what_would_decide(rivals(advice), best.ranks, best.cluster, asked)
-        named = len(rivals(advice))
-        yield decides + (named < open_) * f"; these are {named} of the {open_}"
+        best, names, open_ = advice.best, rivals(advice), 1 + len(advice.alike)
+        decides = what_would_decide(names, best.ranks, best.cluster, asked)
+        yield decides + (len(names) < open_) * f"; these are {len(names)} of the {open_}"
 
 
 def as_data(advice: Recommendation, asked: Sequence[str] | None) -> dict[str, Any]:
