@@ -53,7 +53,7 @@ def usual(lines: Sequence[Line]) -> list[str]:
 DRAWINGS: dict[str, tuple[Callable[..., None], str, tuple[str, ...]]] = {
     "step_split": (
         step_split,
-        "Compute, exposed communication (white), the whole step (line)",
+        "Compute, exposed communication (striped), the whole step (line)",
         ("measured", "one_gpu_share", "projected"),
     ),
     "sent_bytes": (
