@@ -4,11 +4,12 @@
     python benchmarks/two_commits.py /tmp/base [-s rsa] [--ranks 2] [--pairs 7] [--set batch=2]
     python benchmarks/two_commits.py /tmp/base -s rsa [--clock | --operations]
 
-Ranks of both trees live side by side, and one tree's wait while the other's run a step, ABBA. A
-pair compares the processor time of all ranks over a few steps, which other work on the machine
-disturbs less than the clock, or with ``--clock`` the time of the slowest rank, waits included, as a
-user has it; the median of the pairs counts. With ``--operations`` a profile of rank 0 follows
-instead: calls and processor time of each operation in one step of either tree.
+Ranks of both trees live side by side, and one tree's wait while the other's run a step, ABBA. Each
+pair has processes of its own, since those differ by more than the steps of one. A pair compares the
+processor time of all ranks over a few steps, which other work on the machine disturbs less than the
+clock, or with ``--clock`` the time of the slowest rank, waits included, as a user has it; the
+median of the pairs counts. With ``--operations`` a profile of rank 0 follows instead: calls and
+processor time of each operation in one step of either tree.
 """
 
 from __future__ import annotations
@@ -108,20 +109,21 @@ def as_rank(strategy: str, workload: str, settings: Sequence[str]) -> None:
         print(json.dumps(answer), flush=True)
 
 
-def compare(
-    head: Ranks, base: Ranks, pairs: int, steps: int, clock: bool
-) -> tuple[list[float], list[float]]:
-    """Milliseconds of a step in each tree and pair: of all processors, or of the slowest rank."""
-    taken_ms: tuple[list[float], list[float]] = ([], [])
-    for _ in range(pairs):
-        pair_ms = [0.0, 0.0]
-        for step in range(steps):
-            order = ((0, head), (1, base)) if step % 2 else ((1, base), (0, head))
-            for which, ranks in order:
-                cpu_ms, wall_ms = zip(*ranks.ask("step"), strict=True)
-                pair_ms[which] += (max(wall_ms) if clock else sum(cpu_ms)) / steps
-        for each, of_pair_ms in zip(taken_ms, pair_ms, strict=True):
-            each.append(of_pair_ms)
+def started(trees: Sequence[Path], words: Sequence[str], ranks: int) -> list[Ranks]:
+    """Warm ranks of each tree."""
+    started = [Ranks(tree, words, ranks) for tree in trees]
+    for each in started * WARM_UP:
+        each.ask("step")
+    return started
+
+
+def compare(trees: Sequence[Ranks], steps: int, clock: bool) -> list[float]:
+    """Milliseconds of a step in each tree: of all processors, or of the slowest rank."""
+    taken_ms = [0.0] * len(trees)
+    for step in range(steps):
+        for which in range(len(trees))[:: 1 if step % 2 else -1]:
+            cpu_ms, wall_ms = zip(*trees[which].ask("step"), strict=True)
+            taken_ms[which] += (max(wall_ms) if clock else sum(cpu_ms)) / steps
     return taken_ms
 
 
@@ -157,22 +159,24 @@ def main() -> int:
         return 0
     words = ["-s", flags.strategy, "-w", flags.workload]
     words += [word for each in flags.set for word in ("--set", each)]
-    head, base = (Ranks(tree, words, flags.ranks) for tree in (HERE, flags.base.resolve()))
-    for each in (head, base) * WARM_UP:
-        each.ask("step")
-    if flags.operations:
-        print(*operations(head, base), sep="\n")
-    else:
-        ours_ms, theirs_ms = compare(head, base, flags.pairs, flags.steps, flags.clock)
-        ratios = sorted(a / b for a, b in zip(ours_ms, theirs_ms, strict=True))
-        medians = [statistics.median(each) for each in (ours_ms, theirs_ms)]
+    trees = HERE, flags.base.resolve()
+    pairs_ms = []
+    for _ in range(1 if flags.operations else flags.pairs):
+        both = started(trees, words, flags.ranks)
+        if flags.operations:
+            print(*operations(*both), sep="\n")
+        else:
+            pairs_ms.append(compare(both, flags.steps, flags.clock))
+        for each in both:
+            each.close()
+    if pairs_ms:
+        ratios = sorted(head / base for head, base in pairs_ms)
+        medians = [statistics.median(each) for each in zip(*pairs_ms, strict=True)]
         print(
             f"{flags.strategy} on {flags.ranks} ranks {' '.join(flags.set)}: "
             f"{medians[0]:.1f} ms, base {medians[1]:.1f} ms, "
             f"ratio {statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})"
         )
-    for each in (head, base):
-        each.close()
     return 0
 
 

@@ -13,7 +13,6 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from spbench.layers.narrow_heads import NarrowAttention, is_narrow
 from spbench.layers.watching import WatchingMode, one_operation
 from spbench.workload.sharding import shard_sizes
 
@@ -104,8 +103,6 @@ def _call(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
     if group > 1 and ("attn_mask" in how or only_plain):
         k, v = (x[:, :, None].expand(-1, -1, group, -1, -1).flatten(1, 2) for x in (k, v))
         group = 1
-    if "attn_mask" not in how and is_narrow(q, k):
-        return NarrowAttention.apply(how.get("is_causal", False), q, k, v)
     attention = one_operation if q.is_meta else F.scaled_dot_product_attention
     return attention(q, k, v, enable_gqa=group > 1, **how)
 

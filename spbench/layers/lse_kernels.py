@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
-from spbench.layers.narrow_heads import flash, flash_backward
-
 aten = torch.ops.aten
 Tensors = tuple[Tensor, ...]
 
@@ -64,14 +62,14 @@ def _kernel(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> LseKernel:
 
 def _flash(causal: bool, *qkv: Tensor) -> Tensors:
     if not qkv[0].is_cuda:
-        return flash(causal, *qkv)
+        return aten._scaled_dot_product_flash_attention_for_cpu(*qkv, 0.0, causal)
     return aten._scaled_dot_product_flash_attention(*qkv, 0.0, causal)[:2]
 
 
 def _flash_backward(causal: bool, *given: Tensor) -> Tensors:
     _, q, k, *_ = given
     if not q.is_cuda:
-        return flash_backward(causal, *given)
+        return aten._scaled_dot_product_flash_attention_for_cpu_backward(*given, 0.0, causal)
     more = None, None, q.shape[2], k.shape[2], 0.0, causal, *_seeds(q)
     return aten._scaled_dot_product_flash_attention_backward(*given, *more)
 

@@ -42,7 +42,7 @@ SHORT = 64
 long as many keys."""
 LEARNT: dict[Device, dict[Signature, Known]] = {"cpu": {}, "cuda": {}}
 """What each operation gives as on a device, which the dry runs of all plans share."""
-CROWDED_KEYS, CROWDED_BATCHES = (32, 120), (4, 8)
+CROWDED_KEYS, CROWDED_BATCHES = (32, 128), (4, 8)
 """Sequences of 16 heads of 8, one axis, whose keys then lie on two sets of a cache, and on one."""
 
 

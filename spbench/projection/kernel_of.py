@@ -7,7 +7,6 @@ from typing import Any
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from spbench.layers.narrow_heads import FAST
 from spbench.projection.dataless import ATTENTION, BACKWARD, EFFICIENT
 from spbench.projection.timed_kernels import BIASED
 from spbench.projection.work import Kernel
@@ -19,6 +18,8 @@ NOTHING = ("empty", "new_empty", "empty_like", "empty_strided", "new_empty_strid
 """Operations that launch nothing."""
 LINE_BYTES, LINES = 64, 64
 """A line of a CPU's first cache, and how many of them one way of it has: 4 KiB."""
+PACKED = 16
+"""Head sizes from which on a CPU's attention copies keys before it multiplies them."""
 ROWS = 32
 """Keys that are more than any set holds."""
 CROWDED = {1: "on one set", 2: "on two sets"}
@@ -63,7 +64,7 @@ def _attention(name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Kernel
     is_backward, place = BACKWARD in name, ATTENTION[name]
     is_masked = place < len(args) and bool(args[place])
     q, k = args[1:3] if is_backward else args[:2]
-    is_far = k.shape[-1] < FAST and k.shape[2] >= ROWS
+    is_far = k.shape[-1] < PACKED and k.shape[2] >= ROWS
     batch, heads, queries, size = q.shape
     key_heads, keys = k.shape[1:3]
     pairs = sum(min(row + 1, keys) for row in range(queries)) if is_masked else queries * keys
