@@ -17,7 +17,7 @@ import spbench
 PACKAGE = Path(spbench.__file__).parent
 ROOT = PACKAGE.parent
 FILES = sorted(path for path in PACKAGE.rglob("*.py") if path.name != "__init__.py")
-MOST_FILES, MOST_LINES, MOST_LINES_OF_A_FILE = 311, 40_365, 200
+MOST_FILES, MOST_LINES, MOST_LINES_OF_A_FILE = 310, 40_290, 200
 """Size is a cost: the first two grow only with what spbench can do."""
 DANGLING = re.compile(r"(Of|That|The same|Whether its)\b")
 """How a docstring begins that cannot stand alone."""
