@@ -31,9 +31,9 @@ WORDS = {
     **{"clusters": (0, 1, 2), "runs": (0, 1)},
 }
 """The lists, and the columns of each that hold words."""
-WRAPS = (1,)
+WRAPS = (1, 2, 5)
 """The columns whose cells may take several lines."""
-SOURCE = 64
+SOURCE = 128
 """Characters of a source in a table; --json has all of it."""
 HEADS = {"tokens": "tokens\na step", "started": "started (UTC)", "ok/launches": "ok/all"}
 SHORT = {"parameters": "params", "activation_bytes": "M MiB"}
@@ -50,7 +50,6 @@ SPARE = {
         *("step_flops dtype", "hidden/heads/depth", "activation_bytes", "parameters", "tokens"),
     ),
     "sweeps": ("source", "launches", "gpus", "cells"),
-    "clusters": ("device",),
     "runs": ("other", "workloads"),
 }
 """Columns that are left out, in this order, where not all fit."""

@@ -7,6 +7,7 @@ from typing import Any
 
 from spbench.analysis.strategy_line import SURE
 from spbench.projection.candidates import decisive_command, what_would_decide
+from spbench.projection.interval import COMPUTE, HOST
 from spbench.projection.project import Projection
 from spbench.projection.recommend import Recommendation
 from spbench.projection.scaled import WHATS
@@ -71,13 +72,21 @@ def remarks(advice: Recommendation, asked: Sequence[str] | None) -> Iterator[str
         )
     for flip in advice.flips:
         yield f"{flip.strategy} would be the fastest at {flip.factor:.2g}x {WHATS[flip.what]}"
+    terms_s = advice.best.took.terms
+    busy_s = sum(terms_s[term] for term in terms_s if term in COMPUTE or term.endswith(" exposed"))
+    if advice.best.cluster.device.kind == "gpu" and terms_s.get(HOST, 0.0) > busy_s:
+        yield (
+            f"the host decides: to issue the operations of {advice.best.strategy} takes it longer "
+            f"than a GPU needs for them; a larger batch{' or --compiled' * (asked is not None)} "
+            "would change that"
+        )
     for kept, same in advice.same.items():
         yield f"{listed([kept, *same])} do the same work, which counts once"
     for each in advice.too_large:
         is_faster = each.took.step_s < advice.best.took.step_s
         yield (
             f"{each.strategy} {'would be faster, and ' * is_faster}does not fit: it holds "
-            f"{units.size('GiB', each.peak_bytes or 0)} a rank"
+            f"{(each.peak_bytes or 0) / 1e9:.1f} of {each.limit_bytes / 1e9:.0f} GB a rank"
         )
     for each in advice.cannot:
         yield f"{each.strategy} cannot run: {each.why_not}"

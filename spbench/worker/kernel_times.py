@@ -58,7 +58,8 @@ class KernelTimer:
         both = [partial(self._step, each, *place) for each in steps for place in places]
         device, block_s = self._group.device, BLOCK_S[self._group.device.type]
         calls = [(partial(prepared, each, device), block_s) for each in kernels]
-        calls += zip(both, (_block_s(each) for each in steps for _ in places), strict=True)
+        large = [step_flops(step.workload) > LARGE for step in steps for _ in places]
+        calls += zip(both, (SUSTAINED_S if each else STEPS_S for each in large), strict=True)
         evenly = [at / len(part) for part in (kernels, both) for at in range(len(part))]
         order = sorted(range(len(calls)), key=evenly.__getitem__)
         taken_s = dict(zip(order, self._medians([calls[at] for at in order]), strict=True))
@@ -101,7 +102,3 @@ class KernelTimer:
             self.cpu_gflop_per_s = statistics.median(of_ranks) or None
         middle_s = map(statistics.median, zip(*rounds, strict=True))
         return [each / (self.cpu_gflop_per_s or 1.0) for each in middle_s]
-
-
-def _block_s(step: GateCheck) -> float:
-    return SUSTAINED_S if step_flops(step.workload) > LARGE else STEPS_S

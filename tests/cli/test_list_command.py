@@ -90,10 +90,11 @@ def test_the_list_of_sweeps_keeps_its_cells(monkeypatch: pytest.MonkeyPatch) -> 
 
 
 def test_the_list_of_clusters_fits(monkeypatch: pytest.MonkeyPatch) -> None:
-    """All that ``recommend -c`` takes by name; 80 columns have room for names and sources."""
+    """All that ``recommend -c`` takes by name; sources break between words, and none is cut."""
     text = listed(monkeypatch, "clusters", 80)
     assert max(map(len, text.splitlines())) <= 80
-    assert {row.split()[0] for row in text.splitlines()[3:] if row} >= set(names("clusters"))
+    assert {row.split(" ")[1] for row in text.splitlines()[3:] if row} >= set(names("clusters"))
+    assert "..." not in text and "PCIe alone" in text
     devices = {row["cluster"]: row["device"] for row in list_command.rows_of("clusters")}
     assert devices["l20-pcie"] == "L20-48GB"
 

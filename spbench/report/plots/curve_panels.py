@@ -7,7 +7,6 @@ whose tokens grow with the ranks, are weak scaling: it is seen in the rows, nobo
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from functools import cache, partial
-from typing import Any
 
 import pandas
 
@@ -115,7 +114,8 @@ def _curves(rows: pandas.DataFrame, own: Sequence[str], x: str, metric: str) -> 
     for number, (_, group) in enumerate(groups):
         these = group.sort_values(along)
         first = these.iloc[0]
-        strategy, words = first["strategy"], _words(first, further)
+        strategy, said = first["strategy"], (of.words_of(each, first[each]) for each in further)
+        words = ", ".join(filter(None, said))
         if "strategy" in own:
             look = looks.line_look(strategy, numbers.setdefault(words, len(numbers)))
         else:
@@ -150,7 +150,3 @@ def _missing(rows: pandas.DataFrame, x: str, metric: str) -> str:
     statuses = rows["status"].replace("ok", "not measured").value_counts(sort=False)
     ended = ", ".join(f"{status} {count}" for status, count in statuses.items())
     return f"no case has {' and '.join(figures)}\n{counted(len(rows), 'case')}: {ended}"
-
-
-def _words(row: "pandas.Series[Any]", columns: Sequence[str]) -> str:
-    return ", ".join(filter(None, (of.words_of(column, row[column]) for column in columns)))

@@ -124,6 +124,17 @@ def test_launches_of_equal_work_differ(cluster: Cluster, gflops: float, is_apart
     assert advice.ratio_low < advice.ratio < (advice.ratio_high or 0.0)
 
 
+def test_where_a_gpu_waits_for_its_host_the_answer_says_so() -> None:
+    """A launch of a microsecond of work takes the host several."""
+    kernel, _ = next(iter(done(1e-3, {}).kernels.items()))
+    waits = replace(done(1e-3, {}), kernels={replace(kernel, shape=(1, 8, 8, 8)): 1000})
+    said = [*remarks(advised({"a": waits}), [])]
+    assert any(each.startswith("the host decides: ") and "--compiled" in each for each in said)
+    assert not any("--compiled" in each for each in remarks(advised({"a": waits}), None))
+    for cluster, work in ((ON_CPU, waits), (CLUSTER, SENDS_MUCH)):
+        assert "host decides" not in " ".join(remarks(advised({"a": work}, cluster=cluster), []))
+
+
 def test_what_hinges_on_an_unsure_rate_is_not_told_apart() -> None:
     advice = advised({"sends": SENDS_MUCH, "computes": COMPUTES_MUCH})
     assert len(advice.alike) == 1
@@ -207,8 +218,8 @@ def test_all_that_do_not_fit_are_named() -> None:
     assert f"small is the only strategy that can run {where}, and fits" in answer(advice)
     said = [line for line in remarks(advice, []) if "does not fit" in line]
     assert said == [
-        "large does not fit: it holds 73.6 GiB a rank",
-        "larger does not fit: it holds 83.8 GiB a rank",
+        "large does not fit: it holds 79.0 of 80 GB a rank",
+        "larger does not fit: it holds 90.0 of 80 GB a rank",
     ]
 
 
