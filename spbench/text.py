@@ -12,9 +12,9 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{ending}"
 
 
-def listed(words: Sequence[str]) -> str:
+def listed(words: Sequence[str], last: str = "and") -> str:
     """a, b and c."""
-    return " and ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+    return f" {last} ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
 
 
 def quoted(*words: object) -> str:
@@ -34,8 +34,10 @@ def signal_name(number: int) -> str:
 
 
 def did_you_mean(word: str, known: Sequence[str], cutoff: float = 0.65) -> str:
-    """A question with the shortest word that ``word`` is a part of, else with the nearest; empty
-    without one as near as ``cutoff``."""
-    close = sorted((name for name in known if len(word) > 2 and word in name), key=len)
-    close += difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
-    return f"Did you mean {close[0]!r}?" if close else ""
+    """A question with the three shortest words that ``word`` is a part of, none of them a part of
+    another, else with the nearest; empty without one as near as ``cutoff``."""
+    close: list[str] = []
+    for name in sorted((name for name in known if len(word) > 2 and word in name), key=len):
+        close += [name] * (not any(each in name for each in close))
+    close = close[:3] or difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
+    return f"Did you mean {listed([*map(repr, close)], 'or')}?" if close else ""

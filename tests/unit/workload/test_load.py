@@ -352,3 +352,5 @@ def test_the_nearest_name_or_all_of_them() -> None:
     assert suggestion("layers", ["axes", "depth"]) == "Did you mean 'depth'?"
     assert suggestion("layers", ["axes", "name"]) == "Known: axes, name"
     assert suggestion("bert", ["gpt-7b", "bert-large"]) == "Did you mean 'bert-large'?"
+    berts = ["bert-base-small", "bert-large", "gpt-7b", "bert-base", "bert-xs"]
+    assert suggestion("bert", berts) == "Did you mean 'bert-xs', 'bert-base' or 'bert-large'?"
