@@ -13,7 +13,6 @@ from spbench.cli.project_against import PACKAGED, print_against
 from spbench.cli.selection import choose_workload, rank_counts, settings_of
 from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.report.live_line import DRY_RUNS, loading_torch, watched
-from spbench.report.progress import in_a_line
 from spbench.report.projection_table import print_csv, show_projections
 from spbench.report.tables import print_json
 from spbench.sweep.run_folder import output_folder
@@ -150,8 +149,7 @@ def _show(projected: "Sequence[Projection]", sizes: "Sequence[Workload]") -> Non
     """Prints a table for each size."""
     for size in sizes:
         shown = [each for each in projected if each.workload == size]
-        title = f"projected, not measured, on {shown[0].cluster.name}: {in_a_line(size)}"
-        show_projections([each.data for each in shown], title)
+        show_projections([each.data for each in shown], shown[0].title)
 
 
 def _write(projected: "Sequence[Projection]", folder: Path, mode: "Mode") -> None:

@@ -13,7 +13,6 @@ from spbench.projection.recommend import Recommendation
 from spbench.projection.scaled import WHATS
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fewer
-from spbench.report.progress import in_a_line
 from spbench.report.projection_table import memory, span
 from spbench.text import counted, listed
 
@@ -28,7 +27,7 @@ def show_advice(advice: Recommendation, asked: Sequence[str] | None) -> None:
     """Prints the answer, the fastest strategies, and what the answer hinges on. ``asked``: the
     words that name the workload to ``spbench run``; None: the models are compiled."""
     out = tables.console()
-    tables.say(out, answer(advice), f"projected, not measured: {in_a_line(advice.best.workload)}")
+    tables.say(out, answer(advice), advice.best.title)
     rows = [_row(each, advice.best) for each in (advice.best, *advice.others)]
     alike = (row for row, each in enumerate(advice.others, 2) if each.strategy in advice.alike)
     shown = max([SHOWN, *alike])

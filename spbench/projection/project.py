@@ -17,6 +17,7 @@ from spbench.projection.message_cost import why_not_on
 from spbench.projection.shares import NONE, Shares
 from spbench.projection.trace import work
 from spbench.projection.work import Work
+from spbench.report.progress import in_a_line
 from spbench.results.case_columns import axes_text
 from spbench.strategies.registry import load
 from spbench.text import quoted
@@ -48,6 +49,12 @@ class Projection:
         """The cost of a case that can run."""
         assert self.cost is not None
         return self.cost
+
+    @property
+    def title(self) -> str:
+        """What stands above its table: that it is projected, to which constants, of what."""
+        on = f"{self.cluster.name} ({self.cluster.source})"
+        return f"projected, not measured, on {on}: {in_a_line(self.workload)}"
 
     @property
     def limit_bytes(self) -> float:

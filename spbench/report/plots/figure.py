@@ -132,7 +132,8 @@ def draw(sheet: Sheet) -> Figure:
     caption = _wrapped(sheet.caption, width - 0.2, SMALL)
     title_height = (1 + max(title.count("\n") for title in titles)) * TITLE * LINE + 0.1
     handles = handles_of(sheet.strategies, sheet.lines, has_projected=sheet.has_projected)
-    names = _columns_of(list(handles), width - left - right)
+    longest = max(map(len, handles), default=1)
+    names = max(1, min(len(handles), int((width - left - right) / (longest * 0.075 + 0.65))))
     legend_height = math.ceil(len(handles) / names) * 0.2 + 0.1
     top = 0.12 + (1 + heading.count("\n")) * HEADING * LINE + legend_height
     bottom = 0.55 + (1 + caption.count("\n")) * SMALL * LINE
@@ -181,8 +182,3 @@ def _wrapped(text: str, width: float, size: float) -> str:
     """Lines of at most ``width`` inches, by the width of a common letter."""
     letters = max(10, int(width * 72 / (size * 0.57)))
     return "\n".join(textwrap.fill(line, letters) for line in text.split("\n"))
-
-
-def _columns_of(strategies: Sequence[str], width: float) -> int:
-    longest = max(map(len, strategies), default=1)
-    return max(1, min(len(strategies), int(width / (longest * 0.075 + 0.65))))
