@@ -38,6 +38,7 @@ def did_you_mean(word: str, known: Sequence[str], cutoff: float = 0.65) -> str:
     another, else with the nearest; empty without one as near as ``cutoff``."""
     close: list[str] = []
     for name in sorted((name for name in known if len(word) > 2 and word in name), key=len):
-        close += [name] * (not any(each in name for each in close))
+        if not any(each in name for each in close):
+            close.append(name)
     close = close[:3] or difflib.get_close_matches(word, known, n=1, cutoff=cutoff)
     return f"Did you mean {listed([*map(repr, close)], 'or')}?" if close else ""

@@ -52,7 +52,7 @@ class Projection:
 
     @property
     def title(self) -> str:
-        """What stands above its table: that it is projected, to which constants, of what."""
+        """The line above a table: which cluster, where its constants are from, which workload."""
         on = f"{self.cluster.name} ({self.cluster.source})"
         return f"projected, not measured, on {on}: {in_a_line(self.workload)}"
 
