@@ -109,7 +109,9 @@ def command(
     if as_json or as_csv:
         (print_json if as_json else print_csv)([each.data for each in projected])
     else:
-        _show(projected, sizes)
+        for size in sizes:
+            shown = [each for each in projected if each.workload == size]
+            show_projections([each.data for each in shown], shown[0].title)
     return DONE if any(each.cost is not None for each in projected) else SOME_FAILED
 
 
@@ -143,13 +145,6 @@ def project_all(
     if share is not None:
         click.echo(which_are_measured(projected, shares, asked, axis), err=True)
     return projected
-
-
-def _show(projected: "Sequence[Projection]", sizes: "Sequence[Workload]") -> None:
-    """Prints a table for each size."""
-    for size in sizes:
-        shown = [each for each in projected if each.workload == size]
-        show_projections([each.data for each in shown], shown[0].title)
 
 
 def _write(projected: "Sequence[Projection]", folder: Path, mode: "Mode") -> None:

@@ -1,7 +1,7 @@
 """``spbench run``: prove, count and time strategies on a workload."""
 
-from collections.abc import Sequence
 from dataclasses import asdict
+from functools import partial
 from typing import Any
 
 import click
@@ -21,8 +21,6 @@ from spbench.sweep.plan import cells
 from spbench.sweep.run import Finished, run
 from spbench.sweep.run_folder import folder_for
 from spbench.worker.fault_injection import announce_fault
-from spbench.workload.case import Cell
-from spbench.workload.predicted import RankWork
 from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
 
 
@@ -68,19 +66,15 @@ def command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -> in
         planned = cells(request)
     announce_fault(request.fault, planned)
     if dry_run:
+        from spbench.projection.rank_work import rank_works
+
         if request.cluster is None or request.cluster.is_head:
             folder_for(request, planned)
         before = foreseen(planned, request.nodes, request.deadlines.launch_s)
         known = before.predictions, before.estimates, before.sentences
-        show_plan(planned, *known, lambda: _works(planned), as_json=as_json)
+        show_plan(planned, *known, partial(rank_works, planned), as_json=as_json)
         return DONE
     return show_finished(run(request, planned), as_json=as_json)
-
-
-def _works(planned: Sequence[Cell]) -> tuple[dict[str, RankWork], list[str]]:
-    from spbench.projection.rank_work import rank_works
-
-    return rank_works(planned)
 
 
 def show_finished(finished: Finished | None, *, as_json: bool) -> int:

@@ -40,7 +40,8 @@ def transfers_of(
 def transfers_of_step(strategy: "Strategy", workload: Workload, ranks: int) -> list[Transfer]:
     """Every transfer of one step, predicted without running."""
     known = cache(lambda move: transfers_of(strategy, workload, ranks, move))
-    moves = step_traffic.moves_along(workload.places, strategy.layout(workload, ranks))
+    layout = strategy.layout(workload, ranks)
+    moves = map(Move, workload.places, (layout[0], *layout), layout)  # the first is no switch
     sent = (each for move in moves for each in known(move))
     how = Mesh.of(strategy.mesh(workload, ranks)), strategy.cuts_weights, strategy.holds_whole
     return [*sent, *step_traffic.gradient_sums(workload, *how)]

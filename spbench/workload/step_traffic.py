@@ -1,6 +1,5 @@
 """A step's transfers, sublayer by sublayer: the switch to its axis, and its own, back and forth."""
 
-from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, lru_cache
 
@@ -64,11 +63,6 @@ class Hop:
             for members in groups
         ]
         return Transfer.along(self.over, groups, each)
-
-
-def moves_along(places: Sequence[Place], layout: Sequence[str]) -> Iterator[Move]:
-    """All moves of a layout; the first one is no switch."""
-    yield from map(Move, places, (layout[0], *layout), layout)
 
 
 def gradient_sums(
