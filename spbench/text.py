@@ -1,9 +1,16 @@
-"""Words of messages: counts with their nouns, names of signals, guesses at mistyped words."""
+"""Words of messages: counts with their nouns, names of signals, guesses at mistyped words.
+
+And groups of what a message, or a table, tells together.
+"""
 
 import difflib
 import shlex
 import signal
-from collections.abc import Sequence
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from typing import TypeVar
+
+T = TypeVar("T")
+K = TypeVar("K", bound=Hashable)
 
 
 def counted(count: int, noun: str) -> str:
@@ -15,6 +22,14 @@ def counted(count: int, noun: str) -> str:
 def listed(words: Sequence[str], last: str = "and") -> str:
     """a, b and c."""
     return f" {last} ".join(filter(None, [", ".join(words[:-1]), words[-1]]))
+
+
+def grouped(items: Iterable[T], key: Callable[[T], K]) -> dict[K, list[T]]:
+    """The items by their key, the keys in the order in which they come first."""
+    groups: dict[K, list[T]] = {}
+    for item in items:
+        groups.setdefault(key(item), []).append(item)
+    return groups
 
 
 def quoted(*words: object) -> str:

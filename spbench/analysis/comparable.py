@@ -17,6 +17,7 @@ import pandas
 from spbench.results.reading import records_of
 from spbench.results.record import Record
 from spbench.results.variables import ASKED, read_column
+from spbench.text import grouped
 
 SHAPE = ("axes", "batch", "dtype", "mode", "checkpointing", "optimizer", "guidance")
 COMPUTES = ("workload", *SHAPE, "world_size", "strategy")
@@ -53,10 +54,7 @@ def matched(
     new = _cases(tried)
     ran = set(tried.loc[tried["status"] != "skipped", "case"])
     # A case whose key both runs have is matched with no other, whichever comes first.
-    spare: dict[tuple[object, ...], list[str]] = {}
-    for case, (_, _, *computes) in old.items():
-        if case not in new:
-            spare.setdefault(tuple(computes), []).append(case)
+    spare = grouped([case for case in old if case not in new], lambda case: old[case][2:])
     for case, (workload_key, kind, *computes) in new.items():
         alike = [
             other
@@ -148,9 +146,7 @@ def in_panels(frame: pandas.DataFrame) -> pandas.DataFrame:
     effort = frame["effort"].replace("", "full")
     number = frame.groupby([*(frame[name] for name in PANEL), effort], sort=False).ngroup()
     firsts = records_of(frame[~number.duplicated()])
-    alike: dict[str, list[Setup]] = {}
-    for record in firsts:
-        alike.setdefault(panel_title(record), []).append(_further_words(record))
+    alike = grouped(firsts, panel_title)
     titles = [_title(record, alike[panel_title(record)]) for record in firsts]
     return frame.assign(panel=[titles[i] for i in number], panel_number=number)
 
@@ -177,7 +173,7 @@ def _further_words(record: Record) -> Setup:
     return key, record.device, "" if record.effort_label == "full" else record.effort
 
 
-def _title(record: Record, alike: Sequence[Setup]) -> str:
-    columns = zip(_further_words(record), *alike, strict=True)
+def _title(record: Record, alike: Sequence[Record]) -> str:
+    columns = zip(_further_words(record), *map(_further_words, alike), strict=True)
     words = [word for word, *every in columns if word and len(set(every)) > 1]
     return " ".join([panel_title(record), ", ".join(words)]).rstrip()

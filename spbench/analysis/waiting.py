@@ -8,7 +8,7 @@ communication was not measured, nothing is said.
 
 import re
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from spbench.analysis.case_figures import split_of, step_figure
@@ -17,6 +17,7 @@ from spbench.analysis.compare import MARGIN, Comparison, compare_side_by_side
 from spbench.analysis.launches import CaseRows, Cases, Launches
 from spbench.results.link_report import LinkReport
 from spbench.results.record import MUCH, Record
+from spbench.text import grouped
 from spbench.workload.traffic import OPS
 
 BOUND = 0.5
@@ -140,11 +141,7 @@ def _anywhere(launches: Launches) -> Launches:
     return replace(launches, setups=setups)
 
 
-def link_bound(cases: Sequence[Waiting]) -> Iterator[tuple[str, int, list[Waiting]]]:
+def link_bound(cases: Sequence[Waiting]) -> dict[tuple[str, int], list[Waiting]]:
     """The link-bound strategies of each panel and number of ranks, where there are any."""
-    groups: dict[tuple[str, int], list[Waiting]] = {}
-    for case in cases:
-        if case.is_link_bound:
-            groups.setdefault((case.panel, case.ranks), []).append(case)
-    for (panel, ranks), group in groups.items():
-        yield panel, ranks, group
+    bound = [case for case in cases if case.is_link_bound]
+    return grouped(bound, lambda case: (case.panel, case.ranks))

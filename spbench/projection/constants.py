@@ -8,6 +8,7 @@ from typing import Annotated, Literal, Self, final
 
 from pydantic import Field, model_validator
 
+from spbench.text import grouped
 from spbench.workload.block import Frozen, Name, Size
 from spbench.workload.traffic import OPS, Op
 from spbench.workload.validation_errors import MisfitError
@@ -140,9 +141,7 @@ def rounded(value: float) -> float:
 def curve(points: Iterable[tuple[float, float]]) -> Curve:
     """Mean rates over sizes a factor WIDE apart; their spread is that of single points."""
     known = sorted(points)
-    bins: dict[int, list[tuple[float, float]]] = {}
-    for at, value in known:
-        bins.setdefault(round(math.log(at, WIDE)), []).append((at, value))
+    bins = grouped(known, lambda point: round(math.log(point[0], WIDE)))
     means = [
         [statistics.geometric_mean(each) for each in zip(*of_bin, strict=True)]
         for _, of_bin in sorted(bins.items())

@@ -7,7 +7,7 @@ and beside each what explains it.
 from collections.abc import Sequence
 
 from spbench.analysis.case_change import UNCHANGED, CaseChange, case_changes
-from spbench.analysis.findings import METRICS, Finding, Margins, Metric
+from spbench.analysis.findings import METRICS, Margins, Metric
 from spbench.analysis.strategy_line import Line
 from spbench.analysis.verdict import Judgement
 from spbench.report import markdown
@@ -22,7 +22,7 @@ from spbench.report.strategy_table import (
 )
 from spbench.report.units import percent
 from spbench.results.provenance import Provenance, differences
-from spbench.text import counted
+from spbench.text import counted, grouped
 
 ALONE = (
     *("strategy", "ranks", "step ms", "95 %", "speed-up", "compute ms", "exposed ms"),
@@ -145,10 +145,8 @@ def _again(commands: Sequence[str]) -> list[str]:
 
 def _environment_sentences(judgement: Judgement, base: Provenance, head: Provenance) -> list[str]:
     """The differences of the environments, and what was therefore not compared."""
-    reasons: dict[str, list[Finding]] = {}
-    for finding in judgement.findings:
-        if finding.verdict == "not comparable":
-            reasons.setdefault(finding.reason, []).append(finding)
+    unlike = [finding for finding in judgement.findings if finding.verdict == "not comparable"]
+    reasons = grouped(unlike, lambda finding: finding.reason)
     apart = []
     for reason, findings in reasons.items():
         metrics = " and ".join(dict.fromkeys(finding.metric for finding in findings))

@@ -6,7 +6,7 @@ from spbench.analysis.compare import Comparison
 from spbench.analysis.strategy_line import Line
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, left_out
-from spbench.text import counted
+from spbench.text import counted, grouped
 
 NOISY = "~"
 STEPS = "#"  # marks the spread of the steps of a single launch
@@ -134,10 +134,8 @@ def gate_sentences(lines: Sequence[Line]) -> list[str]:
 def ranking_sentences(lines: Sequence[Line]) -> list[str]:
     """A sentence for each panel and number of ranks on which two strategies or more were timed."""
     several = len({line.panel for line in lines}) > 1
-    groups: dict[tuple[str, int], list[Line]] = {}
-    for line in lines:
-        if line.time_ms is not None:
-            groups.setdefault((line.panel, line.ranks), []).append(line)
+    every = [line for line in lines if line.time_ms is not None]
+    groups = grouped(every, lambda line: (line.panel, line.ranks))
     return [
         f"{f'{panel}: on' if several else 'On'} {counted(ranks, 'rank')} {''.join(ranking(timed))}"
         for (panel, ranks), timed in groups.items()

@@ -16,7 +16,7 @@ from rich.text import Text
 from spbench.report import units
 from spbench.report.fit_width import Grid, by_panel, fewer, fitting, left_out, line_width, width_of
 from spbench.results.sample import STATUSES, VerifyResult
-from spbench.text import counted
+from spbench.text import counted, grouped
 
 PLAIN_WIDTH = 200
 OUTCOMES = ("passed", "WRONG", "FAILED", "declined")
@@ -163,9 +163,7 @@ def _aligned(cells: Sequence[str], widths: Sequence[int], words: Collection[int]
 
 def show_verdicts(verdicts: Sequence[VerifyResult]) -> None:
     """Prints the worst check of each strategy, dtype and ranks, then those that did not pass."""
-    cases: dict[tuple[str, str, int], list[VerifyResult]] = {}
-    for verdict in verdicts:
-        cases.setdefault((verdict.strategy, verdict.dtype, verdict.ranks), []).append(verdict)
+    cases = grouped(verdicts, lambda verdict: (verdict.strategy, verdict.dtype, verdict.ranks))
     rows, had = [], {verdict.outcome for verdict in verdicts}
     outcomes = [kind for kind in OUTCOMES if kind != SELDOM or kind in had]
     for (strategy, dtype, ranks), checks in cases.items():

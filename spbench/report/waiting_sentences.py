@@ -15,7 +15,7 @@ def waiting_sentences(cases: Sequence[Waiting]) -> list[str]:
 
 
 def _link_bound(cases: Sequence[Waiting]) -> Iterator[tuple[str, str]]:
-    for panel, ranks, group in link_bound(cases):
+    for (panel, ranks), group in link_bound(cases).items():
         each = ", ".join(
             f"{case.strategy} ({milliseconds(case.exposed_ms)} of {milliseconds(case.step_ms)} ms"
             f"{_noisy(case)})"

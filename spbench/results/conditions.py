@@ -11,7 +11,7 @@ from typing import Any
 
 from pydantic import BaseModel
 
-from spbench.text import counted
+from spbench.text import counted, grouped
 
 OTHERS_SHARE = 0.1
 """Share of a machine's cores that others may use. A step waits for its slowest rank, so on a CPU a
@@ -133,10 +133,7 @@ def _by_host(of_ranks: Sequence[Conditions]) -> list[list[Conditions]]:
     """The ranks of each host; empty if a host is not known, as its rank's work would be others'."""
     if not all(rank.host for rank in of_ranks):
         return []
-    hosts: dict[str, list[Conditions]] = {}
-    for rank in of_ranks:
-        hosts.setdefault(rank.host, []).append(rank)
-    return list(hosts.values())
+    return list(grouped(of_ranks, lambda rank: rank.host).values())
 
 
 def _others(of_host: Sequence[Conditions]) -> tuple[float, int] | None:

@@ -15,6 +15,7 @@ from pydantic import BaseModel
 from spbench.errors import or_none
 from spbench.results.record import Record
 from spbench.results.sample import write_atomically
+from spbench.text import grouped
 from spbench.workload.traffic import Op
 
 FOLDER = "links"
@@ -141,14 +142,11 @@ class LinkReport(BaseModel, frozen=True):
         import numpy
 
         # Two rows of a size are those of two groups: of equal links.
-        times: dict[float, list[float]] = {}
-        for row in self.rows:
-            if row.op == op:
-                times.setdefault(row.sent_bytes, []).append(row.ms)
-        sizes = sorted(times)
+        rows = grouped([row for row in self.rows if row.op == op], lambda row: row.sent_bytes)
+        sizes = sorted(rows)
         if not sizes or sent_bytes < sizes[0] / 2:
             return None
-        known = [statistics.mean(times[size]) for size in sizes]
+        known = [statistics.mean(row.ms for row in rows[size]) for size in sizes]
         nearest = min(max(sent_bytes, sizes[0]), sizes[-1])
         return float(numpy.interp(nearest, sizes, known)) * (sent_bytes / nearest)
 

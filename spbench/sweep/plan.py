@@ -21,7 +21,7 @@ from spbench.results.record import Record
 from spbench.strategies.registry import in_mesh, load
 from spbench.sweep.devices import why_not_here
 from spbench.sweep.request import Request, refusal
-from spbench.text import counted
+from spbench.text import counted, grouped
 from spbench.workload.case import Case, Cell, Combination, Job
 from spbench.workload.mesh import CaseMesh
 
@@ -96,10 +96,8 @@ def in_rounds(cases: Sequence[Case], launches: Iterable[int], seed: int) -> list
     first round has them in the order given, the others begin elsewhere (see ``turned``).
     """
     # Neighbours in the plan need not be so in the request: an include may add a strategy.
-    groups: dict[tuple[str, int], list[Cell]] = {}
-    for case in cases:
-        group = groups.setdefault((case.workload.model_dump_json(), case.ranks), [])
-        group.append(Cell(case=case, why_not=declined(case)))
+    cells = [Cell(case=case, why_not=declined(case)) for case in cases]
+    groups = grouped(cells, lambda cell: (cell.case.workload.model_dump_json(), cell.case.ranks))
     return [
         replace(cell, case=cell.case.model_copy(update={"launch": launch}))
         for launch in launches
@@ -177,10 +175,8 @@ def noisy_rounds(cells: Sequence[Cell], latest: Sequence[Record], seed: int) -> 
     ``cells`` are those that were planned, ``latest`` has a row of each launch so far. Quick
     launches, and fewer than an interval takes, are not measured again.
     """
-    groups: dict[tuple[str, int], list[Case]] = {}
-    for cell in cells:
-        if cell.case.budget.label == "full":
-            groups.setdefault((cell.case.workload_key, cell.case.ranks), []).append(cell.case)
+    full = [cell.case for cell in cells if cell.case.budget.label == "full"]
+    groups = grouped(full, lambda case: (case.workload_key, case.ranks))
     return [cell for cases in groups.values() for cell in _one_more(cases, latest, seed)]
 
 

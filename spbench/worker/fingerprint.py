@@ -14,7 +14,8 @@ import torch
 from torch import Tensor
 
 from spbench.results.agreement import Fingerprint
-from spbench.workload.sharding import Run, Shard, Shards
+from spbench.text import grouped
+from spbench.workload.sharding import Shard, Shards
 
 PROJECTIONS = 4
 SLICE = 2**19
@@ -47,9 +48,7 @@ def fingerprint(
 
 def _copies(by_rank: Tensor, cuts: Shards) -> list[Tensor]:
     """The rows of ranks, those together whose ranks hold the same part."""
-    same: dict[tuple[tuple[Run, ...], ...], list[int]] = {}
-    for rank in range(len(by_rank)):
-        same.setdefault(tuple(cut.runs[rank] for cut in cuts), []).append(rank)
+    same = grouped(range(len(by_rank)), lambda rank: tuple(cut.runs[rank] for cut in cuts))
     return [by_rank[ranks] for ranks in same.values()]
 
 

@@ -9,7 +9,7 @@ from spbench.analysis.launches import CaseRows, Cases
 from spbench.analysis.strategy_line import Line
 from spbench.report import units
 from spbench.report.strategy_table import grids_of, mark_notes
-from spbench.results.record import Record
+from spbench.text import grouped
 
 MEANINGS = {
     "step ms": "milliseconds of a step on its slowest rank, mean of the launches",
@@ -59,9 +59,7 @@ class PageTable(NamedTuple):
 
 def strategy_tables(lines: Sequence[Line]) -> list[PageTable]:
     """A table for each panel, without the columns in which it has nothing."""
-    panels: dict[str, list[Line]] = {}
-    for line in lines:
-        panels.setdefault(line.panel, []).append(line)
+    panels = grouped(lines, lambda line: line.panel)
     return [
         _strategy_table(f"table-{i}", title, of_panel)
         for i, (title, of_panel) in enumerate(panels.items(), 1)
@@ -122,13 +120,10 @@ def trouble_table(cases: Cases) -> PageTable:
 
 def _troubles(case: CaseRows) -> Iterable[Row]:
     """A row for the launches of a case with which the same is wrong."""
-    alike: dict[tuple[str, str], list[Record]] = {}
-    for record in case.every:
-        if record.status != "ok" or record.noisy:
-            what = str(record.status) if record.status != "ok" else "noisy"
-            alike.setdefault((what, record.reason or record.noisy), []).append(record)
-    for (what, why), records in alike.items():
-        last = records[-1]
+    wrong = [record for record in case.every if record.status != "ok" or record.noisy]
+    alike = grouped(wrong, lambda record: (record.status, record.reason or record.noisy))
+    for (status, why), records in alike.items():
+        last, what = records[-1], status if status != "ok" else "noisy"
         known = [case.panel, last.strategy, str(last.world_size), what]
         launches = f"{len(records)} of {len(case.every)}"
         logs = ", ".join(dict.fromkeys(record.log for record in records if record.log))

@@ -33,6 +33,7 @@ from spbench.report.plots.points import Asked, label_of
 from spbench.report.plots.winners import winners_panels, winners_sheet
 from spbench.results.iterations import has_samples
 from spbench.results.run_json import read_run
+from spbench.text import grouped
 
 HEADING = "Throughput over ranks, and the ideal of the best (dotted)"
 PARETO_HEADING = "Throughput of a rank against its memory; numbers: ranks along the first line"
@@ -129,10 +130,7 @@ def _made(
     """What each figure draws, but for launches."""
 
     def by_panel(shown: Iterable[Line]) -> dict[str, list[Line]]:
-        panels: dict[str, list[Line]] = {}
-        for line in shown:
-            panels.setdefault(line.panel, []).append(line)
-        return panels
+        return grouped(shown, lambda line: line.panel)
 
     def curves(asked: Asked, heading: str) -> Made:
         stepping = [line for line in lines if line.kind != "one_gpu_share"]
