@@ -10,8 +10,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar, final
 
-from pydantic import BaseModel
-
 from spbench.errors import or_none
 from spbench.launch.cluster import Cluster, Roster, placement, ranks_per_node, spread
 from spbench.launch.gpu_memory import GpuMemory
@@ -22,11 +20,10 @@ from spbench.launch.process import GRACE_S, LAUNCHER, STACKS_S, AgentProcess, as
 from spbench.launch.turn_seat import Seat
 from spbench.results.heartbeat import heartbeat_folder, read_heartbeat
 from spbench.results.link_report import Exchanged, LinkTimes
-from spbench.results.sample import RowStatus, Sample, sample_path
+from spbench.results.sample import RowStatus, Sample, read_json, sample_path
 from spbench.results.temporary import IN_MEMORY
 from spbench.workload.case import Job
 
-Content = TypeVar("Content", bound=BaseModel)
 Result = TypeVar("Result", Exchanged, LinkTimes)
 POLL_S = 0.02
 LEAST_SHARED_BYTES = 2**20
@@ -191,8 +188,3 @@ def read_results(
     results = [result for result in found if result is not None]
     done: list[Sample] = [Sample(rank=result.rank, status="ok") for result in results]
     return results, *status_and_cause(launched, [*done, *read_samples(job, folder)], job)
-
-
-def read_json(path: Path, kind: type[Content]) -> Content | None:
-    """What a rank or the launcher wrote; None where that is missing or unreadable."""
-    return or_none(lambda: kind.model_validate_json(path.read_text(encoding="utf-8")))

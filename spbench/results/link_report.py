@@ -7,14 +7,12 @@ of ranks are the row's, and so is the hardware.
 
 import statistics
 from collections.abc import Iterable, Sequence
-from functools import partial
 from pathlib import Path
 
 from pydantic import BaseModel
 
-from spbench.errors import or_none
 from spbench.results.record import Record
-from spbench.results.sample import write_atomically
+from spbench.results.sample import read_json, write_atomically
 from spbench.text import grouped
 from spbench.workload.traffic import Op
 
@@ -163,9 +161,5 @@ def keep(report: LinkReport, root: Path) -> Path:
 def reports_in(roots: Iterable[Path]) -> list[LinkReport]:
     """All reports below these folders, the latest first; what cannot be read is left out."""
     paths = {path.resolve() for root in roots for path in (root / FOLDER).glob("*.json")}
-    reports = [report for path in paths if (report := or_none(partial(_read, path))) is not None]
+    reports = [report for path in paths if (report := read_json(path, LinkReport)) is not None]
     return sorted(reports, key=lambda report: report.measured_utc, reverse=True)
-
-
-def _read(path: Path) -> LinkReport:
-    return LinkReport.model_validate_json(path.read_text(encoding="utf-8"))

@@ -3,13 +3,15 @@
 import os
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, get_args
+from typing import Literal, TypeVar, get_args
 
 from pydantic import BaseModel, TypeAdapter
 
+from spbench.errors import or_none
 from spbench.results.agreement import Fingerprint
 from spbench.results.conditions import Conditions
 
+Content = TypeVar("Content", bound=BaseModel)
 RowStatus = Literal[
     "ok",
     "oom",
@@ -137,6 +139,11 @@ def sample_path(folder: Path, rank: int) -> Path:
 def checks_path(folder: Path, rank: int) -> Path:
     """The rank's checks so far, a line each, which outlive a check that ends the rank."""
     return folder / f"rank{rank}.checks"
+
+
+def read_json(path: Path, kind: type[Content]) -> Content | None:
+    """What a rank or another process wrote; None where that is missing or unreadable."""
+    return or_none(lambda: kind.model_validate_json(path.read_text(encoding="utf-8")))
 
 
 def write_atomically(path: Path, content: str | bytes) -> None:
