@@ -14,26 +14,18 @@ def axes_text(axes: Mapping[str, int]) -> str:
 def columns_of_case(case: Case) -> dict[str, Any]:
     """The columns that are known before anything ran."""
     work = case.workload
+    of_work = ("tokens", "hidden", "heads", "batch", "dtype", "mode", "checkpointing")
     return {
         "case": case.key,
         "strategy": case.name,
         "workload": work.name,
-        "tokens": work.tokens,
-        "hidden": work.hidden,
-        "heads": work.heads,
         "axes": axes_text(work.axes),
-        "batch": work.batch,
-        "dtype": work.dtype,
-        "mode": work.mode,
-        "checkpointing": work.checkpointing,
+        **{name: getattr(work, name) for name in of_work},
         "optimizer": "" if work.optimizer == "none" else work.optimizer,
         "guidance": "" if work.guidance == 1 else str(work.guidance),
-        "device": case.device,
-        "kind": case.kind,
+        **{name: getattr(case, name) for name in ("device", "kind", "launch", "workload_key")},
         "world_size": case.ranks,
         **case.mesh.sizes(case.ranks),
         "mesh": str(case.mesh),
-        "launch": case.launch,
-        "workload_key": case.workload_key,
         "effort": case.budget.label,
     }

@@ -76,19 +76,15 @@ def _row(line: Line) -> dict[str, Any]:
     step, rate = line.step_ms, line.tokens_per_s
     has_spread = step is not None and (line.launches >= 2 or line.kind == "projected")
     low, high = (step.low / step.mean, step.high / step.mean) if step and has_spread else (1, 1)
+    case = ("panel", "strategy", "ranks", "status", "is_noisy")
+    figures = ("compute_ms", "exposed_comm_ms", "peak_allocated_bytes")
     each: dict[str, Any] = {
-        "panel": line.panel,
-        "strategy": line.strategy,
-        "ranks": line.ranks,
-        "status": line.status,
-        "is_noisy": line.is_noisy,
+        **{name: getattr(line, name) for name in case},
         "times": (low, high),
         "step_ms": step.mean if step else None,
         "tokens_per_s": rate,
         "tokens_per_s_per_rank": rate / line.ranks if rate else None,
-        "compute_ms": line.compute_ms,
-        "exposed_comm_ms": line.exposed_comm_ms,
-        "peak_allocated_bytes": line.peak_allocated_bytes,
+        **{name: getattr(line, name) for name in figures},
         "published": line.published.value if line.published else None,
         "published_by": line.published.source if line.published else "",
     }
