@@ -84,6 +84,7 @@ def _line(
     step = step_figure(good)
     compute_ms, exposed_ms = split_of(step.mean if step else None, good)
     peaks = known(good, "peak_allocated_bytes")
+    rates = {name: known(good, name) for name in ("tokens_per_s", "mfu", "exposed_gb_per_s")}
     return Line(
         workload=first.workload,
         panel=case.panel,
@@ -99,7 +100,7 @@ def _line(
         reference=reference,
         to_reference=to_reference,
         to_fastest=to_fastest,
-        **{name: _mean(known(good, name)) for name in ("tokens_per_s", "mfu", "exposed_gb_per_s")},
+        **{name: geometric_mean(each) if each else None for name, each in rates.items()},
         compute_ms=compute_ms,
         exposed_comm_ms=exposed_ms,
         peak_allocated_bytes=statistics.median(peaks) if peaks else None,
@@ -123,7 +124,3 @@ def _scatter(records: Sequence[Record]) -> tuple[float, float] | None:
     if len(ends) != 1 or ends[0][0] is None or ends[0][1] is None:
         return None
     return ends[0][0], ends[0][1]
-
-
-def _mean(values: Sequence[float]) -> float | None:
-    return geometric_mean(values) if values else None

@@ -54,9 +54,8 @@ def why_not_here(ranks: int, device: Device, *, share: bool = False, nodes: int 
     """Why ``nodes`` machines like this one cannot start so many ranks, and what would work."""
     started = joined_ranks()
     if started is not None:
-        if ranks == started:
-            return None
-        return f"this process is one of {started} ranks that were started"
+        others = f"this process is one of {started} ranks that were started"
+        return None if ranks == started else others
     if share:
         return None if ranks <= MAX_RANKS else f"too many for one group; use 1 to {MAX_RANKS}"
     if device == "cpu":

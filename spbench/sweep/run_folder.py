@@ -7,7 +7,7 @@ import math
 import re
 import secrets
 import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -112,16 +112,15 @@ def _cell_of(described: Mapping[str, Any]) -> Cell:
     return Cell(case=case, why_not=described.get("why_not"))
 
 
-def _kept_cells(folder: Path) -> Iterator[Cell | None]:
+def _kept_cells(folder: Path) -> list[Cell | None]:
     """The cells of a run in the order of their running; None for what cannot be read."""
-    for described in read_run(folder).get("cases", []):
-        yield or_none(partial(_cell_of, described))
+    return [or_none(partial(_cell_of, each)) for each in read_run(folder).get("cases", [])]
 
 
 def resumed(run: Path, cluster: Cluster | None = None) -> tuple[Request, list[Cell]]:
     """The request and the cells of run.json. Raises Failure where they cannot be run here."""
     folder = folder_of_run(run)
-    facts, kept = read_run(folder), list(_kept_cells(folder))
+    facts, kept = read_run(folder), _kept_cells(folder)
     cells = [cell for cell in kept if cell is not None]
     if facts.get("argv", ["", "run"])[1:2] not in (["run"], ["resume"]):
         raise Failure(f"{folder} was not written by 'spbench run'; nothing else can be resumed")
