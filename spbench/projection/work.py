@@ -128,8 +128,7 @@ def summed(parts: Iterable[Counted]) -> Counted:
 
 def _plus(one: Counter, other: Counter, times: int) -> Counter:  # type: ignore[type-arg]
     total = Counter(one)
-    for key, count in other.items():
-        total[key] += times * count
+    total.update({key: times * count for key, count in other.items()})
     return Counter({key: count for key, count in total.items() if count})
 
 

@@ -146,8 +146,4 @@ def _real(folder: Path) -> Path:
 
 def _cell(value: object) -> object:
     """A row is one line whatever its texts hold, so that damage stays within its line."""
-    if isinstance(value, str):
-        return re.sub("[\r\n\0]+", " ", value)
-    if value is None:
-        return ""
-    return repr(value) if isinstance(value, float) else value
+    return re.sub("[\r\n\0]+", " ", value) if isinstance(value, str) else value
