@@ -81,10 +81,9 @@ def _by_environment(rows: pandas.DataFrame) -> list[list[pandas.DataFrame]]:
 
 
 def _series(frames: Sequence[pandas.DataFrame], margins: Margins) -> Series:
-    before = [None, *frames[:-1]]
     points = [
         _point(frame, [] if old is None else compare_runs(old, frame, margins))
-        for old, frame in zip(before, frames, strict=True)
+        for old, frame in zip([None, *frames[:-1]], frames, strict=True)
     ]
     worse: dict[Metric, int] = {}
     for i in range(1, len(frames)):

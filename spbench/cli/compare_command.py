@@ -134,8 +134,7 @@ def _against(
     if form == "markdown":
         click.echo(markdown.document(changes_part(judged(findings, margins))), nl=False)
     elif form:
-        data = [asdict(finding) | {"ratio": finding.ratio} for finding in findings]
-        print_data(data, form)
+        print_data([asdict(finding) | {"ratio": finding.ratio} for finding in findings], form)
     else:
         click.echo(f"A: {runs[0]}\nB: {runs[1]}")
         show_findings(findings, "A", "B")

@@ -65,9 +65,8 @@ def _behind_commas(
 ) -> list[CompletionItem]:
     """The names that begin like what stands behind the last comma, with what stands before it."""
     before, comma, begun = text.rpartition(",")
-    texts = helps or {}
     return [
-        CompletionItem(f"{before}{comma}{name}", help=texts.get(name))
+        CompletionItem(f"{before}{comma}{name}", help=(helps or {}).get(name))
         for name in names
         if name.startswith(begun)
     ]

@@ -96,8 +96,7 @@ def _listener(host: str, port: int) -> socket.socket:
     """A socket bound for torch, which would bind it to all addresses. So does a name, which others
     may resolve to another address than we do, and an address that is translated on the way."""
     try:
-        is_six = ipaddress.ip_address(host).version == 6
-        family = socket.AF_INET6 if is_six else socket.AF_INET
+        family = socket.AF_INET6 if ipaddress.ip_address(host).version == 6 else socket.AF_INET
         return socket.create_server((host, port), family=family)
     except ValueError:
         pass

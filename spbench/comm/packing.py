@@ -71,8 +71,7 @@ Parts = Sequence[Tensor]
 
 def by_rank(cuts: Cuts) -> list[Parts]:
     """The parts of each rank."""
-    ranks = range(len(cuts[0].shard.sizes))
-    return [[cut.part(rank) for cut in cuts] for rank in ranks]
+    return [[cut.part(rank) for cut in cuts] for rank in range(len(cuts[0].shard.sizes))]
 
 
 def pack(cuts: Cuts) -> Tensor:
@@ -134,8 +133,7 @@ def splits(cuts: Cuts) -> list[int] | None:
     """Elements of each rank in a flat buffer; None: the same for all."""
     if all(cut.shard.is_even for cut in cuts):
         return None
-    ranks = range(len(cuts[0].shard.sizes))
-    return [sum(cut.numel(rank) for cut in cuts) for rank in ranks]
+    return [sum(cut.numel(rank) for cut in cuts) for rank in range(len(cuts[0].shard.sizes))]
 
 
 def outgoing(parts: Parts, run_dim: int) -> Iterator[Tensor]:

@@ -172,8 +172,7 @@ def _wait(ranks: PContext, first_rank: int, stop: Callable[[], float | None]) ->
     if not outcome.failures:
         return LaunchResult(ok=True)
     (first,) = outcome.failures.values()  # torch ends the others at once
-    rank = first_rank + first.local_rank
-    return LaunchResult(ok=False, rank=rank, exitcode=first.exitcode)
+    return LaunchResult(ok=False, rank=first_rank + first.local_rank, exitcode=first.exitcode)
 
 
 def _end_ranks(ranks: PContext, grace_s: float) -> None:

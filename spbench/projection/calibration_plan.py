@@ -93,10 +93,9 @@ def plan(
                 f"{names} on {ranks} ranks: no {what} can be timed, as no strategy can run it or "
                 f"each would take seconds or too much memory; add -w {WORKLOADS[0]}"
             )
-    dtypes = list(dict.fromkeys(each.dtype for each in chosen))
     passes = [
         TimedKernel(kind="elementwise", shape=[count], dtype=dtype)
-        for dtype in dtypes
+        for dtype in dict.fromkeys(each.dtype for each in chosen)
         for count in PASSES
     ]
     sizes = SENT_BYTES[on] if ranks > 1 else []

@@ -102,11 +102,10 @@ def with_logs(name: str, onto: Cluster, files: Sequence[Path], level: str | None
         f"{log.op}: {counted(log.ranks, 'rank')} on {counted(log.hosts, 'host')}, {log.path.name}"
         for log in logs
     )
-    levels = (*onto.levels[:at], changed, *onto.levels[at + 1 :])
     data = onto.model_dump() | {
         "name": name,
         "source": f"{onto.name}, level {changed.name} by nccl-tests",
-        "levels": levels,
+        "levels": (*onto.levels[:at], changed, *onto.levels[at + 1 :]),
         "on_ranks": fewer,
         "sources": onto.sources | {SOURCE: f"nccl-tests ({what})"},
     }

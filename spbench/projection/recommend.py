@@ -99,8 +99,7 @@ def _different(runs: Sequence[Projection]) -> tuple[list[Projection], Mapping[st
     groups: dict[object, list[Projection]] = {}
     for each in runs:
         assert each.work is not None
-        messages = each.work.messages.items()
-        sent = {(m.op, m.phase, m.sent_bytes, m.behind): n for m, n in messages}
+        sent = {(m.op, m.phase, m.sent_bytes, m.behind): n for m, n in each.work.messages.items()}
         does = frozenset(each.work.kernels.items()), frozenset(sent.items()), each.work.calls
         groups.setdefault(does, []).append(each)
     same = {kept.strategy: [x.strategy for x in rest] for kept, *rest in groups.values() if rest}

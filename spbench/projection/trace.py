@@ -132,8 +132,7 @@ def _weights(workload: Workload, of: DryRun) -> list[nn.Parameter]:
 
 def _gradients(weights: list[nn.Parameter], mesh: Mesh, holds_whole: bool) -> Counted:
     """The copy that packs each bucket, and its sum over the ranks."""
-    over = partial(summed_over, mesh=mesh, holds_whole=holds_whole)
-    buckets = fill_buckets(weights, over)
+    buckets = fill_buckets(weights, partial(summed_over, mesh=mesh, holds_whole=holds_whole))
     calls = sum(2 + 2 * len(each.parameters) for each in buckets)  # views, and a split
     summed = Counted(Counter(), Counter(), calls)
     # Backward reaches parameters in reverse; a bucket leaves after all that were opened before it.

@@ -74,11 +74,10 @@ def changes_part(judgement: Judgement) -> list[list[str]]:
     changes = case_changes(judgement)
     shown = [change for change in changes if change.verdict not in UNCHANGED]
     hidden = [change for change in changes if change.verdict in UNCHANGED]
-    remarks = markdown.bullets(_remarks(shown))
     return [
         [markdown.count_line(changes)],
         *markdown.change_tables(shown),
-        remarks,
+        markdown.bullets(_remarks(shown)),
         _folded(hidden),
     ]
 

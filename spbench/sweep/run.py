@@ -69,8 +69,7 @@ def follow(cluster: Cluster) -> None:
     where = f"{cluster.head}:{cluster.port}"
     click.echo(f"node {cluster.node} of {cluster.nodes}, following node 0 at {where}", err=True)
     with temporary_folder("spbench-node-") as folder:
-        words = (cluster.model_dump_json(), str(folder))
-        agent = AgentProcess(folder / "launcher.log", {}, words)
+        agent = AgentProcess(folder / "launcher.log", {}, (cluster.model_dump_json(), str(folder)))
         agent.start()
         try:
             code = agent.wait()

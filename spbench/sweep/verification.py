@@ -121,8 +121,7 @@ def _launch(launch: Job, job: Job, launcher: Launcher, folder: Path) -> list[Ver
         left = [check for count in begun.values() for check in launch.checks[count:]]
         where = f"{left[0].name} on {left[0].workload.name}: " if left else ""
         raise RanksFailedError(f"{where}{why}")
-    failed = launch.checks[done]
-    return [*results, _outcome(failed, job.ranks, FAILED, why)]
+    return [*results, _outcome(launch.checks[done], job.ranks, FAILED, why)]
 
 
 def _read_checks(folder: Path, rank: int) -> list[Checked] | None:

@@ -115,9 +115,8 @@ class Step:
         cuts |= {f"pairs of {axis}": cut for axis, cut in self.model.pairs.items()}
         where: dict[str, Any] = {"device": self.device, "dtype": rounded_to or self.dtype}
         where |= {"rank": self.comm.rank, "samples": self.samples.runs[self.rank][0]}
-        conditions = self.model.condition_cuts
         mine = inputs.seeded(
-            self.workload, self.seed, cuts=cuts, condition_cuts=conditions, **where
+            self.workload, self.seed, cuts=cuts, condition_cuts=self.model.condition_cuts, **where
         )
         mine = mine.map(lambda x: x.to(self.dtype)).requiring_grad(self.train)
         work = self.workload

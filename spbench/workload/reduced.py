@@ -29,8 +29,7 @@ SIDES = {"length": 7, "projection": 5, "pair_bias": 3}
 
 def reductions(work: Workload, ranks: int) -> Iterator[Workload]:
     """Reduced workloads from the least reduced to the smallest; each ``name`` says what is left."""
-    depths = [min(BLOCKS, part.depth) for part in work.parts]
-    shallow = work.with_depths(depths)
+    shallow = work.with_depths([min(BLOCKS, part.depth) for part in work.parts])
     yield _named(work, shallow)
     short = {axis: _shortest(work, axis, ranks) for axis in work.axes}
     longest = max(work.axes, key=lambda axis: work.axes[axis])

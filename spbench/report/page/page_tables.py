@@ -79,8 +79,7 @@ def _strategy_table(name: str, title: str, lines: Sequence[Line]) -> PageTable:
         Row(cells, _look(line.status, is_noisy=line.is_noisy), tag)
         for line, cells, tag in zip(lines, grid.rows, tags, strict=True)
     ]
-    notes = mark_notes(lines)
-    return PageTable(name, title, grid.columns, [*grid.words], rows, "step ms", notes)
+    return PageTable(name, title, grid.columns, [*grid.words], rows, "step ms", mark_notes(lines))
 
 
 def capacity_tables(capacities: pandas.DataFrame) -> list[PageTable]:
