@@ -1,17 +1,31 @@
-"""Arithmetic in the memory of an operand, since a row of scores is too large to hold twice."""
+"""Attention as plain products, in the memory of an operand: scores are too large to hold twice.
+
+Those of a ring of rows, in parts; and those of whole attentions that no kernel serves, or on a CPU
+of few keys. Torch's kernel there goes through scores in vectors of keys, and takes those that fill
+none one by one; and scores of fewer keys than a vector hardly take more memory than the queries.
+Keys come before queries, (b, Z, K, S), so that a softmax goes along whole vectors of queries. All
+this is one operation in torch's registry, as its kernel is: so a dry run has it, and what is timed.
+"""
 
 from collections.abc import Callable, Sequence
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.backends.cuda import flash_sdp_enabled  # a CPU's, too
+from torch.library import Library
 
+from spbench.layers.watching import is_on_gpu
 from spbench.workload.sharding import runs_of, shard_sizes
 
 PARTS, LEAST_ELEMENTS = 8, 2**20
 """Parts of a row of scores whose gradients are computed one after another, unless that makes them
 smaller than this: a processor's cache holds a part, and memory for a whole row costs more time."""
 
+Tensors = tuple[Tensor, ...]
+FEW_KEYS, NARROW = 16, 16
+"""Keys below which a vector of a CPU is not full, and the largest head size with which products
+then take less time than the kernel: 0.5 to 0.9 of it (docs/decisions/0047-few-keys.md)."""
 SMALL = range(150, 400)
 """Multiplications of two matrices that torch does number by number on a CPU, since they are fewer
 than 400, in up to four times the time of its library with zeros enough to make them 400."""
@@ -62,3 +76,50 @@ def softmax_backward_(weights: Tensor, gradient_of: Callable[[slice], Tensor]) -
         grad, own = gradient_of(part), weights[part]
         torch.ops.aten._softmax_backward_data.out(grad, own, -1, own.dtype, grad_input=own)
     return weights
+
+
+def has_few_keys(q: Tensor, k: Tensor, causal: bool) -> bool:
+    """Whether a CPU is faster with products than with its kernel, and they are not ``SMALL``."""
+    if is_on_gpu(q) or q.dtype != torch.float32 or causal or not flash_sdp_enabled():
+        return False
+    (queries, size), keys = q.shape[-2:], k.shape[-2]
+    return keys < FEW_KEYS and size <= NARROW and queries * keys * size >= SMALL.stop
+
+
+def plain_attention(causal: bool, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+    """Out (b, Z, S, D), in the memory order of q as a kernel's, and log-sum-exps (b, Z, S)."""
+    most = (scores := _scores(causal, q, k)).amax(-2, keepdim=True)
+    total = (weights := scores.sub_(most).exp_()).sum(-2, keepdim=True)
+    product = weights.div_(total).mT @ v.to(weights.dtype)
+    return torch.empty_like(q).copy_(product), most.add_(total.log_()).squeeze(-2)
+
+
+def plain_gradients(causal: bool, *given: Tensor) -> Tensors:
+    """dQ, dK and dV as a kernel's, without gaps as (b, S, Z, D). ``given``: the gradient of out, q,
+    k, v, and the out and log-sum-exps of all keys."""
+    grad, q, k, v, out, lse = (x.to(given[-1].dtype) for x in given)
+    of_rows = (grad * out).sum(-1)
+    grad, q, k = (x.contiguous() for x in (grad, q, k))  # each is in two products
+    weights = _scores(causal, q, k).sub_(lse[:, :, None]).exp_()
+    d_scores = (v @ grad.mT).sub_(of_rows[:, :, None]).mul_(weights).mul_(q.shape[-1] ** -0.5)
+    products, dtype = ((d_scores.mT, k), (d_scores, q), (weights, grad)), given[0].dtype
+    return tuple(
+        (x @ y).transpose(1, 2).contiguous().transpose(1, 2).to(dtype) for x, y in products
+    )
+
+
+def _scores(causal: bool, q: Tensor, k: Tensor) -> Tensor:
+    q, k = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k))
+    scores = (k @ q.mT).mul_(q.shape[-1] ** -0.5)
+    later = torch.ones_like(scores, dtype=torch.bool).tril(-1) if causal else None
+    return scores if later is None else scores.masked_fill_(later, -torch.inf)
+
+
+LIBRARY = Library("spbench", "DEF")
+LIBRARY.define("plain_attention(bool causal, Tensor q, Tensor k, Tensor v) -> (Tensor, Tensor)")
+LIBRARY.define(
+    "plain_attention_backward(bool causal, Tensor grad, Tensor q, Tensor k, Tensor v, Tensor out,"
+    " Tensor lse) -> (Tensor, Tensor, Tensor)"
+)
+LIBRARY.impl("plain_attention", plain_attention, "CompositeExplicitAutograd")
+LIBRARY.impl("plain_attention_backward", plain_gradients, "CompositeExplicitAutograd")

@@ -13,7 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from spbench.layers.watching import WatchingMode, one_operation
+from spbench.layers.in_place import Tensors, has_few_keys
+from spbench.layers.lse_kernels import gradients_of, with_lse
+from spbench.layers.watching import one_operation
 from spbench.workload.sharding import shard_sizes
 
 FASTEST_FIRST = [
@@ -24,14 +26,6 @@ FASTEST_FIRST = [
 ]
 """Kernels of a GPU; the first that takes dtype, head size and mask serves all strategies."""
 HOPPER = (9, 0)
-OPERATIONS = {
-    "_scaled_dot_product_cudnn_attention": "cudnn",
-    "_scaled_dot_product_flash_attention": "flash",
-    "_scaled_dot_product_flash_attention_for_cpu": "flash",
-    "_scaled_dot_product_efficient_attention": "efficient",
-    "_safe_softmax": "math",
-}
-"""Names of kernels by the operations that they begin with; math consists of plain products."""
 
 
 @final
@@ -97,6 +91,8 @@ def _round_up(number: int, multiple: int) -> int:
 
 
 def _call(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    if "attn_mask" not in how and has_few_keys(q, k, how.get("is_causal", False)):
+        return AttentionToFewKeys.apply(q, k, v)
     group = q.shape[1] // k.shape[1]
     # In 32 bits every kernel of a GPU that takes groups would hold all scores.
     only_plain = q.is_cuda and q.dtype not in (torch.bfloat16, torch.float16)
@@ -108,20 +104,16 @@ def _call(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
 
 
 @final
-class KernelsSeen(WatchingMode):
-    """Notes which kernels of torch serve the attention that runs inside. Not for timed steps."""
+class AttentionToFewKeys(torch.autograd.Function):
+    """Plain products, which on a CPU take less time; in backward anew, as in a kernel."""
 
-    def __init__(self) -> None:
-        super().__init__()
-        self._seen: set[str] = set()
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+        out, lse = with_lse(q, k, v, causal=False)
+        ctx.save_for_backward(q, k, v, out, lse)
+        return out
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        self._seen.add(getattr(func, "__name__", "").partition(".")[0])
-        return func(*args, **(kwargs or {}))
-
-    @property
-    def names(self) -> list[str]:
-        """The kernels, fastest first; empty where all attention is a strategy's own products."""
-        return list(dict.fromkeys(OPERATIONS[each] for each in OPERATIONS if each in self._seen))
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Tensors:
+        return gradients_of(grad, *ctx.saved_tensors, causal=False)

@@ -1,7 +1,8 @@
 """Kernels of attention that give the log-sum-exp of each row, and their backward from one given.
 
-The kernel is the one that ``scaled_dot_product_attention`` would take; where it takes none, plain
-products do. Tensors are (b, Z, S, D), log-sum-exps (b, Z, S); k and v may have fewer heads.
+The kernel is the one that ``scaled_dot_product_attention`` would take; where it takes none, and on
+a CPU where keys are few, plain products do. Tensors are (b, Z, S, D), log-sum-exps (b, Z, S); k and
+v may have fewer heads.
 """
 
 from collections.abc import Callable
@@ -11,8 +12,9 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend
 
+from spbench.layers.in_place import Tensors, has_few_keys
+
 aten = torch.ops.aten
-Tensors = tuple[Tensor, ...]
 
 
 class LseKernel(NamedTuple):
@@ -36,7 +38,8 @@ def gradients_of(
     kernel, *many = _served(q, k, v, causal)
     d_q, *d_keys = kernel.backward(causal, grad, q, *many, out, lse.contiguous())
     if many[0].shape[1] > k.shape[1]:
-        d_keys = [each.unflatten(1, (k.shape[1], -1)).sum(2) for each in d_keys]
+        by_group = (each.transpose(1, 2).unflatten(2, (k.shape[1], -1)) for each in d_keys)
+        d_keys = [each.sum(3).transpose(1, 2) for each in by_group]
     return d_q, *d_keys
 
 
@@ -51,6 +54,8 @@ def _served(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[LseKernel, T
 
 @torch.enable_grad()
 def _kernel(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> LseKernel:
+    if has_few_keys(q, k, causal):
+        return PLAIN
     if q.is_meta:
         return KERNELS[SDPBackend.FLASH_ATTENTION]  # one operation, as in watching.py
     if q.is_cuda and q.shape[-1] % 8:
@@ -102,25 +107,8 @@ def _seeds(q: Tensor) -> Tensors:
     return q.new_empty((2, 2), dtype=torch.int64).unbind()  # of dropout, which is 0
 
 
-def _plain(causal: bool, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
-    lse = (scores := _scores(causal, q, k)).logsumexp(-1)
-    return ((scores - lse[..., None]).exp() @ v.to(lse.dtype)).to(q.dtype), lse
-
-
-def _plain_backward(causal: bool, *given: Tensor) -> Tensors:
-    grad, q, k, v, out, lse = (x.to(given[-1].dtype) for x in given)
-    weights = (_scores(causal, q, k) - lse[..., None]).exp()
-    d_scores = weights * (grad @ v.mT - (grad * out).sum(-1, keepdim=True)) * q.shape[-1] ** -0.5
-    return tuple(x.to(given[0].dtype) for x in (d_scores @ k, d_scores.mT @ q, weights.mT @ grad))
-
-
-def _scores(causal: bool, q: Tensor, k: Tensor) -> Tensor:
-    q, k = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k))
-    scores = q @ k.mT * q.shape[-1] ** -0.5
-    return scores.masked_fill(torch.ones_like(scores).triu(1) > 0, -torch.inf) if causal else scores
-
-
-PLAIN = LseKernel(_plain, _plain_backward, takes_groups=False)
+own = torch.ops.spbench
+PLAIN = LseKernel(own.plain_attention, own.plain_attention_backward, takes_groups=False)
 KERNELS = {
     SDPBackend.CUDNN_ATTENTION: LseKernel(_cudnn, _cudnn_backward, takes_groups=True),
     SDPBackend.FLASH_ATTENTION: LseKernel(_flash, _flash_backward, takes_groups=True),

@@ -6,6 +6,7 @@ is one: torch would always take them apart there, which no device does that has 
 
 from collections.abc import Sequence
 from contextvars import ContextVar
+from typing import Any, final
 
 import torch
 import torch.nn.functional as F
@@ -20,6 +21,17 @@ FUSES_NORMS: ContextVar[bool] = ContextVar("FUSES_NORMS", default=True)
 """Whether an RMS norm is a GPU's one kernel there, as torch's is, or its single operations, as the
 one that engines for diffusion write for themselves."""
 
+OPERATIONS = {
+    "_scaled_dot_product_cudnn_attention": "cudnn",
+    "_scaled_dot_product_flash_attention": "flash",
+    "_scaled_dot_product_flash_attention_for_cpu": "flash",
+    "_scaled_dot_product_efficient_attention": "efficient",
+    "_safe_softmax": "math",
+    "plain_attention": "math",
+}
+"""Names of kernels by the operations that they begin with; math consists of plain products, torch's
+or our own."""
+
 
 class WatchingMode(TorchDispatchMode):
     """Sees every operation that runs inside. Not for timed steps."""
@@ -28,6 +40,26 @@ class WatchingMode(TorchDispatchMode):
     def _should_skip_dynamo(cls) -> bool:
         """torch would load its compiler to keep it out of here, in a second of each rank's time."""
         return False
+
+
+@final
+class KernelsSeen(WatchingMode):
+    """Notes which kernels of torch serve the attention that runs inside. Not for timed steps."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._seen: set[str] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        self._seen.add(getattr(func, "__name__", "").partition(".")[0])
+        return func(*args, **(kwargs or {}))
+
+    @property
+    def names(self) -> list[str]:
+        """The kernels, fastest first; empty where all attention is a strategy's own products."""
+        return list(dict.fromkeys(OPERATIONS[each] for each in OPERATIONS if each in self._seen))
 
 
 def is_on_gpu(x: Tensor) -> bool:

@@ -15,6 +15,7 @@ from spbench.projection.message_cost import host_calls
 from spbench.projection.timed_kernels import BIASED, in_tiles, label_of, name_of, operations
 from spbench.projection.trace import work
 from spbench.strategies.registry import in_mesh
+from spbench.text import grouped
 from spbench.workload.fields import Dtype
 from spbench.workload.flops import step_flops
 from spbench.workload.timed import LARGE, TimedKernel
@@ -153,10 +154,8 @@ def _computed(kernel: TimedKernel, kind: str) -> tuple[int, ...]:
 def _attention(kernels: Sequence[tuple[TimedKernel, float]], kind: str) -> Iterable[AttentionRates]:
     """Rates by head size, direction and type, with what a mask leaves of them."""
     whole = ((k.model_copy(update={"shape": [*_computed(k, kind)]}), s) for k, s in kernels)
-    groups: dict[tuple[int, bool, Dtype], list[tuple[TimedKernel, float]]] = {}
-    for kernel, seconds in whole:
-        key = kernel.shape[-1], kernel.is_backward, kernel.dtype
-        groups.setdefault(key, []).append((kernel, _flops(kernel) / seconds / 1e12))
+    rated = [(kernel, _flops(kernel) / seconds / 1e12) for kernel, seconds in whole]
+    groups = grouped(rated, lambda pair: (pair[0].shape[-1], pair[0].is_backward, pair[0].dtype))
     for (size, backward, dtype), of_group in sorted(groups.items()):
         plain = [(k.shape[4], rate) for k, rate in of_group if not k.is_masked]
         rates = curve(plain or [(k.shape[4], rate) for k, rate in of_group])

@@ -28,9 +28,11 @@ SHARE_MEMORY = ("aten::_unsafe_view",)
 """Operations whose result is a view, though their schema does not say so."""
 CPU_FLASH = "_scaled_dot_product_flash_attention_for_cpu"
 EFFICIENT = "_scaled_dot_product_efficient_attention"
+PLAIN = "plain_attention"  # our own, of layers/in_place.py
 BACKWARD = "_backward"
 """How the name of an attention's backward ends, of (gradient, q, k, v, ...)."""
 ATTENTION = {CPU_FLASH: 4, EFFICIENT: 6, CPU_FLASH + BACKWARD: 7, EFFICIENT + BACKWARD: 11}
+ATTENTION |= {PLAIN: 0, PLAIN + BACKWARD: 0}
 """Attentions of (q, k, v, ...) and their backwards, and the place of whether they are causal."""
 MOST_OPERATIONS = 1_000_000
 """Operations of a pass, views included; a ring of 1,024 ranks has about 150,000 of them."""
@@ -180,20 +182,19 @@ def _signature(value: Any) -> Any:
 
 def _attended(name: str, args: Sequence[Any], device: Device) -> tuple[Tensor, ...]:
     """Results (b, Z, S, D) in the memory order of q, as kernels write them, and log-sum-exps
-    (b, Z, S), a CPU's as (b, S, Z); of the memory-efficient kernel seeds of dropout, too."""
-    q = args[0]
-    like = q[..., 0].transpose(1, 2) if device == "cpu" else q[..., 0]
+    (b, Z, S), of a CPU's kernel as (b, S, Z); of the memory-efficient one seeds of dropout, too."""
+    q = next(x for x in args if isinstance(x, Tensor))
+    by_position = device == "cpu" and name != PLAIN
+    like = q[..., 0].transpose(1, 2) if by_position else q[..., 0]
     lse = like.new_empty(like.shape, dtype=torch.promote_types(q.dtype, torch.float32))
     seeds = [q.new_empty((), dtype=torch.int64) for _ in range(2)] if name == EFFICIENT else []
-    return torch.empty_like(q), lse.transpose(1, 2) if device == "cpu" else lse, *seeds
+    return torch.empty_like(q), lse.transpose(1, 2) if by_position else lse, *seeds
 
 
 def _gradients(name: str, args: Sequence[Any], device: Device) -> tuple[Tensor, ...]:
     """dQ, dK and dV; of the memory-efficient kernel that of the bias, too. In the memory order of
     what they are gradients of; a CPU's always as (b, S, Z, D)."""
-    given = args[1 : 5 if name.startswith(EFFICIENT) else 4]
+    _, *given = [x for x in args if isinstance(x, Tensor)][: 5 if name.startswith(EFFICIENT) else 4]
     if device == "cpu":
-        return tuple(
-            torch.empty_like(x.transpose(1, 2).contiguous()).transpose(1, 2) for x in given
-        )
+        return tuple(x.new_empty(x.transpose(1, 2).shape).transpose(1, 2) for x in given)
     return tuple(map(torch.empty_like, given))

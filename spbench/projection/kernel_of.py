@@ -63,7 +63,7 @@ def _attention(name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Kernel
     """Two products of queries and keys in forward, five in backward, which has scores anew."""
     is_backward, place = BACKWARD in name, ATTENTION[name]
     is_masked = place < len(args) and bool(args[place])
-    q, k = args[1:3] if is_backward else args[:2]
+    q, k = [each for each in args if isinstance(each, Tensor)][is_backward:][:2]
     is_far = k.shape[-1] < PACKED and k.shape[2] >= ROWS
     batch, heads, queries, size = q.shape
     key_heads, keys = k.shape[1:3]

@@ -8,7 +8,7 @@ from spbench.analysis.verdict import Judgement
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, left_out
 from spbench.report.strategy_table import NOISY, NOISY_NOTE
-from spbench.text import counted
+from spbench.text import counted, grouped
 
 NARROWER = ((), (5,), (2, 3, 5), (2, 3, 4, 5), (2, 3, 4, 5, 8), (2, 3, 4, 5, 7, 8))
 """Columns left out where not all fit: interval, times, change, and what has sentences below."""
@@ -155,10 +155,9 @@ def acceptance_sentences(judgement: Judgement) -> list[str]:
 
 def listed_changes(findings: Sequence[Finding]) -> str:
     """Cases with what changed and by how much, as ``dsp on 2 ranks (time +10.0 %)``."""
-    cases: dict[str, list[str]] = {}
-    for finding in findings:
-        cases.setdefault(_case(finding), []).append(_what_changed(finding))
-    return _listed([f"{name} ({', '.join(dict.fromkeys(what))})" for name, what in cases.items()])
+    cases = grouped(findings, _case).items()
+    what = {name: dict.fromkeys(map(_what_changed, of_case)) for name, of_case in cases}
+    return _listed([f"{name} ({', '.join(each)})" for name, each in what.items()])
 
 
 def _what_changed(finding: Finding) -> str:

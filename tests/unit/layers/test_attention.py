@@ -17,11 +17,11 @@ from spbench.layers.kernels import (
     FASTEST_FIRST,
     LIMITS,
     KernelLimits,
-    KernelsSeen,
     chunks,
     fastest_kernels,
     kernel,
 )
+from spbench.layers.watching import KernelsSeen
 from spbench.strategies.registry import load
 from spbench.workload.catalogue import find
 
@@ -185,6 +185,39 @@ def test_kernels_that_served_are_seen() -> None:
     with KernelsSeen() as seen, sdpa_kernel(SDPBackend.MATH):
         kernel(q, q, q)
     assert seen.names == ["math"]
+
+
+@pytest.mark.parametrize(
+    ("keys", "key_heads", "size", "how", "kernels"),
+    [
+        (15, 4, 12, {}, ["math"]),
+        (8, 2, 16, {}, ["math"]),  # grouped heads
+        (1, 4, 16, {}, ["math"]),
+        (16, 4, 12, {}, ["flash"]),
+        (15, 4, 17, {}, ["flash"]),
+        (2, 4, 4, {}, ["flash"]),  # fewer than 400 multiplications, which torch does one by one
+        (15, 4, 12, {"is_causal": True}, ["flash"]),
+        (15, 4, 12, {"attn_mask": torch.zeros(1, 4, 40, 15)}, ["flash"]),
+    ],
+)
+def test_a_cpu_attends_to_few_keys_by_products(
+    keys: int, key_heads: int, size: int, how: dict[str, Any], kernels: list[str]
+) -> None:
+    """Out and gradients are those of float64, whichever kernel it was, as kernels lay them out."""
+    q, grad = (torch.randn(3, 40, 4, size).transpose(1, 2) for _ in range(2))
+    k, v = (torch.randn(3, keys, key_heads, size).transpose(1, 2) for _ in range(2))
+    given = [x.requires_grad_() for x in (q, k, v)]
+    with KernelsSeen() as seen:
+        out = kernel(*given, **how)
+    found = [out, *torch.autograd.grad(out, given, grad)]
+    assert seen.names == kernels
+    assert all(x.transpose(1, 2).is_contiguous() for x in found)
+    exact = [x.detach().double().requires_grad_() for x in given]
+    wide = {name: x.double() if isinstance(x, Tensor) else x for name, x in how.items()}
+    right = F.scaled_dot_product_attention(*exact, enable_gqa=True, **wide)
+    gradients = torch.autograd.grad(right, exact, grad.double())
+    for one, other in zip(found, [right, *gradients], strict=True):
+        torch.testing.assert_close(one.double(), other, rtol=1e-5, atol=1e-5)
 
 
 @pytest.mark.parametrize("name", ["mixed", "few-key-heads", "pair-bias", "projected"])

@@ -7,8 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from spbench.layers.kernels import KernelsSeen
-from spbench.layers.watching import AS_ON, WatchingMode, rms_norm
+from spbench.layers.watching import AS_ON, KernelsSeen, WatchingMode, rms_norm
 from spbench.worker.memory import LiveStorages
 from spbench.worker.witness import Witness
 
