@@ -1,7 +1,4 @@
-"""Words of messages: counts with their nouns, names of signals, guesses at mistyped words.
-
-And groups of what a message, or a table, tells together.
-"""
+"""Words of messages: counts with nouns, names of signals, guesses at mistyped words; groups."""
 
 import difflib
 import shlex

@@ -129,10 +129,15 @@ def command(
             print_json(rows_of(found, work, budget, tried_on))
         elif found:
             show_capacities(found, budget, how)
-        if out is not None and has_capacities(out):
-            drawn = quoted("spbench", "plot", out, "--kind", "capacity")
-            click.echo(f"sizes in {out / FILE}; see them with: {drawn}", err=True)
+        _say_where(out)
     return DONE if any(each.largest is not None for each in found) else SOME_FAILED
+
+
+def _say_where(out: Path | None) -> None:
+    """Says on stderr where the sizes are, if any are there, and what draws them."""
+    if out is not None and has_capacities(out):
+        drawn = quoted("spbench", "plot", out, "--kind", "capacity")
+        click.echo(f"sizes in {out / FILE}; see them with: {drawn}", err=True)
 
 
 def _refuse(

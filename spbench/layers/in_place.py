@@ -1,10 +1,10 @@
 """Attention as plain products, in the memory of an operand: scores are too large to hold twice.
 
-Those of a ring of rows, in parts; and those of whole attentions that no kernel serves, or on a CPU
-of few keys. Torch's kernel there goes through scores in vectors of keys, and takes those that fill
-none one by one; and scores of fewer keys than a vector hardly take more memory than the queries.
-Keys come before queries, (b, Z, K, S), so that a softmax goes along whole vectors of queries. All
-this is one operation in torch's registry, as its kernel is: so a dry run has it, and what is timed.
+RSA multiplies rows of scores in parts. A whole attention is multiplied where no kernel serves it,
+or on a CPU where keys are few: its kernel goes through scores in vectors of keys, and takes one by
+one those that fill no vector. Here keys come before queries, (b, Z, K, S), so that a softmax goes
+along vectors of queries; scores of so few keys hardly take more memory than the queries. To torch
+this is one operation, as its kernel is, and so it is to a dry run and to a calibration.
 """
 
 from collections.abc import Callable, Sequence

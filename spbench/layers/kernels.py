@@ -105,7 +105,7 @@ def _call(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
 
 @final
 class AttentionToFewKeys(torch.autograd.Function):
-    """Plain products, which on a CPU take less time; in backward anew, as in a kernel."""
+    """Attention by plain products, whose weights backward computes anew, as a kernel does."""
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
