@@ -173,8 +173,8 @@ def _backward(grad: Tensor, q: Tensor, k: Tensor) -> int:
 
 
 def _products(*given: Tensor) -> int:
-    """Bytes of scores, a sum of each row, and the product or the values as matrices; with a gradient
-    before q and k those of scores twice, of sums, of what is given as matrices, and of a product."""
+    """Bytes of scores, a sum of each row, and a product or the values as matrices; with a gradient
+    before q and k those of scores twice, sums, all that is given as matrices, and a product."""
     *grad, q, k = given
     scores, rows = q[..., 0].nbytes * k.shape[2], q[..., 0].nbytes
     if not grad:
