@@ -62,17 +62,17 @@ class Band:
         """First column and number of columns of the keys of ``owner``."""
         return self.shard.offset(owner) * self._others, self.shard.sizes[owner] * self._others
 
-    def tiles(self, owner: int) -> list[Tile]:
-        """Tiles to compute of this rank's queries with the keys of ``owner``."""
+    def tiles(self, owner: int, hidden: bool = False) -> list[Tile]:
+        """Tiles to compute of this rank's queries with the keys of ``owner``, or those to skip."""
         start, count = self.columns_of(owner)
         if not self.causal:
             rows = self.shard.sizes[self.rank] * self._others
-            return [Tile((0, rows), (start, count), masked=False)]
+            return [] if hidden else [Tile((0, rows), (start, count), masked=False)]
         pairs = product(self._stretches(self.rank), self._stretches(owner))
         return _merged(
-            Tile((q.at, q.length), (start + k.at, k.length), masked=k.end - 1 > q.first)
+            Tile((q.at, q.length), (start + k.at, k.length), k.end - 1 > q.first and not hidden)
             for q, k in pairs
-            if k.first < q.end
+            if hidden == (k.first >= q.end)
         )
 
     @cached_property

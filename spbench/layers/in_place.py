@@ -46,10 +46,7 @@ def summed_products(
     total = left.new_zeros(shape, dtype=torch.promote_types(left.dtype, torch.float32))
     for place, left, right in products:
         part = total.narrow(dim, place.start, place.stop - place.start)
-        if part.dtype == left.dtype:
-            part.baddbmm_(left, right)
-        else:
-            part += left @ right
+        part += left @ right  # baddbmm_ makes as many products as heads, since parts have gaps
     return total.to(right.dtype)
 
 

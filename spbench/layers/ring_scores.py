@@ -71,6 +71,14 @@ class Rows:
         """All products of this rank's rows: one, or one for each part that a mask leaves."""
         return [self._slices(tile) for tile in self.band.all_tiles]
 
+    @cached_property
+    def hidden_tiles(self) -> list[tuple[slice, slice]]:
+        """Parts of this rank's scores that a mask hides whole."""
+        owners = range(len(self.shard.sizes))
+        return [
+            self._slices(tile) for each in owners for tile in self.band.tiles(each, hidden=True)
+        ]
+
     def _slices(self, tile: Tile) -> tuple[slice, slice]:
         """Rows and columns of a tile in the scores."""
         (row, rows), (column, columns), g = tile.rows, tile.columns, self.group
@@ -79,8 +87,8 @@ class Rows:
     def product(self, left: Tensor, keys: Tensor, hidden: float) -> Tensor:
         """(b, rows, D) times (S, b, D)^T; ``hidden`` in the tiles that are masked whole."""
         scores = left.new_empty(*left.shape[:2], self.keys.length)
-        if self.band.causal:
-            scores.fill_(hidden)
+        for rows, columns in self.hidden_tiles:
+            scores[:, rows, columns] = hidden
         for rows, columns in self.tiles:
             right = keys[columns].permute(1, 2, 0)
             torch.bmm(left[:, rows], right, out=scores[:, rows, columns])

@@ -43,7 +43,8 @@ def bands(draw: st.DrawFn) -> list[Band]:
 @examples(300)
 @given(bands())
 def test_tiles_cover_what_is_seen_once(every: list[Band]) -> None:
-    """Each score of a query and a key it may see is in one tile; all others masked or in none."""
+    """Each score of a query and a key it may see is in one tile; all others masked or in
+    one that is skipped."""
     ranks = range(len(every))
     places = torch.cat([every[0]._positions(rank, CPU) for rank in ranks])
     assert sorted(places.tolist()) == list(range(len(places)))
@@ -59,6 +60,9 @@ def test_tiles_cover_what_is_seen_once(every: list[Band]) -> None:
         assert computed.max() <= 1
         wanted = mine[:, None] >= places if band.causal else torch.ones_like(seen)
         assert torch.equal(seen, wanted)
+        for tile in (tile for r in ranks for tile in band.tiles(r, hidden=True)):
+            computed.narrow(0, *tile.rows).narrow(1, *tile.columns).add_(1)
+        assert torch.equal(computed, torch.ones_like(computed))
 
 
 @pytest.mark.parametrize("ranks", [2, 3, 4, 8, 32])
