@@ -42,8 +42,7 @@ def compare_strategies(
     cases = cases_of(frame) if cases is None else cases
     lines = []
     for _, of_group in groupby(sorted(cases), key=lambda case: case[:2]):
-        group = {names[case[2]]: cases[case] for case in of_group}
-        lines += _lines(group, reference, margin)
+        lines += _lines({names[case[2]]: cases[case] for case in of_group}, reference, margin)
     return lines
 
 

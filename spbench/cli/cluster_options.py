@@ -117,5 +117,4 @@ def _of_slurm(environ: Mapping[str, str]) -> Cluster | None:
 
 def first_host(hosts: str) -> str:
     """The first name of Slurm's list: gpu03 of gpu[03-07,11],cpu1."""
-    name = re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", hosts)
-    return name.partition(",")[0]
+    return re.sub(r"\[([^\],-]+)[^\]]*\]", r"\1", hosts).partition(",")[0]

@@ -82,8 +82,7 @@ class Checkout:
 
 def work_tree() -> Checkout:
     """The repository around the current folder, as it is now. Raises CheckoutError."""
-    top = _git("rev-parse", "--show-toplevel")
-    return Checkout(tree=Path(top), commit=_commit("HEAD"))
+    return Checkout(tree=Path(_git("rev-parse", "--show-toplevel")), commit=_commit("HEAD"))
 
 
 @contextmanager

@@ -26,7 +26,7 @@ LEAST_MS, MOST_MS = 1e-6, 1e12
 def write_samples(folder: Path, record: Record, samples: Sequence[Sample]) -> None:
     """Writes the iterations of one launch, in place of those of an earlier attempt."""
     rows = [
-        (record.case, record.launch, sample.rank, i, *(_cell(ms) for ms in times))
+        (record.case, record.launch, sample.rank, i, *(ms and f"{ms:.6g}" for ms in times))
         for sample in samples
         for i, times in enumerate(zip_longest(sample.step_ms or [], sample.compute_ms or []))
     ]
@@ -37,10 +37,6 @@ def write_samples(folder: Path, record: Record, samples: Sequence[Sample]) -> No
     (folder / FOLDER).mkdir(exist_ok=True)
     path = folder / FOLDER / f"{record.case}-launch{record.launch}.csv.gz"
     write_atomically(path, gzip.compress(text.getvalue().encode(), mtime=0))
-
-
-def _cell(ms: float | None) -> str:
-    return "" if ms is None else f"{ms:.6g}"
 
 
 def has_samples(run: Path) -> bool:

@@ -75,8 +75,7 @@ class Step:
         self.gradient_comm = Collectives(transports.gradients, mesh)
         over = partial(summed_over, mesh=mesh, holds_whole=own.holds_whole)
         self.gradients = self._gradient_sum(over, several_buckets) if self.train else None
-        with_optimizer = workload.optimizer == "adamw"
-        self.optimizer = adamw(self.model.parameters()) if with_optimizer else None
+        self.optimizer = adamw(self.model.parameters()) if workload.optimizer == "adamw" else None
 
     def _gradient_sum(
         self, over: Callable[[nn.Parameter], tuple[str, ...]], several_buckets: bool
