@@ -21,7 +21,7 @@ from spbench.errors import or_none
 from spbench.layers.watching import WatchingMode
 
 ROUND_BYTES = 512
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3
+M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4
 """Parameters of glibc's mallopt, as its malloc.h numbers them."""
 
 
@@ -29,12 +29,12 @@ def keep_freed_memory() -> None:
     """Lets this process keep what a step frees for the next step, as CUDA's allocator does.
 
     By default glibc gives much of it back to the kernel, and the next step takes thousands of new
-    pages, each with a fault. Storages of 32 MiB and more go back all the same, since mallopt takes
-    no larger limit; C libraries without mallopt are left as they are.
+    pages, each with a fault. Large storages would have maps of their own, which go back however
+    high a limit is set: there are none. C libraries without mallopt are left as they are.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
     if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, 32 * 2**20)
+        mallopt(M_MMAP_MAX, 0)
         mallopt(M_TRIM_THRESHOLD, 2**31 - 1)
 
 

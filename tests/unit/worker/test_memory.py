@@ -67,7 +67,7 @@ if sys.argv[1] == "keep":
     keep_freed_memory()
 
 
-def step(size=20 * 2**20):
+def step(size=40 * 2**20):
     held = [libc.malloc(size) for _ in range(3)]
     for each in held:
         libc.memset(each, 1, size)
@@ -88,7 +88,7 @@ print(pages() - before)
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="a C library without mallopt")
 def test_memory_that_is_kept_needs_no_new_pages() -> None:
-    """A step of 60 MiB, 15,360 pages: glibc gives them back and takes new ones, unless told."""
+    """A step of 120 MiB, 30,720 pages: glibc gives them back and takes new ones, unless told."""
     taken = {
         how: int(subprocess.check_output([sys.executable, "-c", PAGES_OF_LATER_STEPS, how]))
         for how in ("default", "keep")
