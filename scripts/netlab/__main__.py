@@ -18,6 +18,7 @@ from network import Lab, labs
 from node_commands import NodeCommands
 from node_table import rows, table
 from system import UNFIT, Failure, caught_signals, require_fit, say
+from turns import Turns
 
 
 def run(arguments: Namespace) -> int:
@@ -26,6 +27,7 @@ def run(arguments: Namespace) -> int:
     if arguments.log is not None:
         arguments.log.mkdir(parents=True, exist_ok=True)
     agenda = Agenda(arguments.cut + arguments.mend)
+    turns = None if arguments.turn is None else Turns(arguments.turn)
     lab = Lab(name=f"run-{os.getpid()}")
     lab.up(arguments.nodes, arguments.rate)
     commands = NodeCommands(lab)
@@ -34,6 +36,8 @@ def run(arguments: Namespace) -> int:
             commands.start(node, arguments.command, arguments.log)
         return commands.wait(agenda, arguments.timeout, signals)
     finally:
+        if turns is not None:
+            turns.end()
         commands.kill()
         lab.down()
         commands.join_readers()

@@ -7,7 +7,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from values import event, name, node, nodes, rate, seconds
+from values import event, name, node, nodes, rate, seconds, turn
 
 ABOUT = """\
 A small cluster with real links on one machine. Each node is a network namespace with a host
@@ -99,6 +99,12 @@ def add_run_options(sub: ArgumentParser) -> None:
             default=[],
             help=f"that node's link {text} after so many seconds, or when file:PATTERN appears",
         )
+    sub.add_argument(
+        "--turn",
+        metavar="MS",
+        type=turn,
+        help="nodes that share a core take turns of so long, as 0.25, and not of 4 ms",
+    )
     sub.add_argument(
         "--timeout",
         metavar="S",

@@ -9,6 +9,8 @@ from link_events import Event
 from network import MOST_NODES
 
 UNITS = {"kbit": 1e3, "mbit": 1e6, "gbit": 1e9}
+MOST_TURN_MS = 4.0
+"""What a kernel of 250 ticks a second gives without being asked."""
 LEAST_BITS_PER_S, MOST_BITS_PER_S = 1e5, 1e11
 
 
@@ -40,6 +42,14 @@ def seconds(text: str) -> float:
     if re.fullmatch(r"\d+(\.\d+)?", text) and float(text) > 0:
         return float(text)
     raise ArgumentTypeError(f"'{text}' is not a duration; write seconds, as 90 or 0.5")
+
+
+def turn(text: str) -> float:
+    """Milliseconds of a turn on a core."""
+    if re.fullmatch(r"\d+(\.\d+)?", text) and 0.1 <= float(text) <= MOST_TURN_MS:
+        return float(text)
+    works = f"0.1 to {MOST_TURN_MS:g} milliseconds work, as 0.25"
+    raise ArgumentTypeError(f"'{text}' is not a turn; {works}")
 
 
 def name(text: str) -> str:

@@ -70,6 +70,12 @@ while True:
 talk.sendall(socket.gethostname().encode())
 print("sent {this}")
 """
+TURNS = """
+import json, sys
+sys.path.insert(0, sys.argv[1])
+from turns import slice_ns
+print(slice_ns())
+"""
 BEAT = """
 import pathlib, socket, sys, time
 node, folder = int(sys.argv[1]), pathlib.Path(sys.argv[2])
@@ -207,6 +213,7 @@ WRONG = [
     ("run --cut 1@file: -- true", "'1@file:' does not name a node and a time"),
     ("run --mend 2@5 -- true", "there is no node 2; nodes are 0 to 1"),
     ("run --timeout 0 -- true", "'0' is not a duration; write seconds, as 90 or 0.5"),
+    ("run --turn 8 -- true", "'8' is not a turn; 0.1 to 4 milliseconds work, as 0.25"),
     ("run --nodes 2", "'run' needs a command behind '--', as in: -- hostname"),
     ("exec demo 0 --", "'exec' needs a command behind '--'"),
     ("down demo -- true", "'down' does not take a command behind '--'"),
@@ -347,6 +354,34 @@ def test_a_run_is_one_command_in_every_node(fit: None, tmp_path: Path) -> None:
     assert sorted(done.stderr.splitlines()) == ["[node1] sent {this}", "[node2] sent {this}"]
     kept = {path.name: path.read_text() for path in (tmp_path / "logs").iterdir()}
     assert kept == dict.fromkeys(["node1.log", "node2.log"], "sent {this}\n")
+
+
+def is_beat(process: psutil.Process) -> bool:
+    """Whether it goes before all that is not urgent, and is of netlab."""
+    return os.sched_getscheduler(process.pid) == os.SCHED_FIFO and "turns.py" in str(
+        process.cmdline()
+    )
+
+
+def test_nodes_take_short_turns_while_a_beat_goes(fit: None) -> None:
+    """What a node starts has the short slice, and each core a process that goes before all."""
+    words = [sys.executable, "-c", TURNS, str(SCRIPTS / "netlab")]
+    with subprocess.Popen(
+        [*NETLAB, "run", "--turn", "0.5", "--", "sh", "-c", '"$@"; read _', "sh", *words],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    ) as run:
+        assert run.stdout is not None
+        said = run.stdout.readline()
+        beats = [each for each in psutil.Process(run.pid).children() if is_beat(each)]
+        _, err = run.communicate("\n", timeout=20)
+    if "Linux 6.12" in err:
+        pytest.skip("this kernel has no slices of a process's own")
+    assert int(said) == 100_000
+    assert len(beats) == len(os.sched_getaffinity(0))
+    assert {each.is_running() for each in beats} == {False}
 
 
 def test_how_the_others_ended_is_said(fit: None) -> None:
