@@ -7,13 +7,15 @@ wire and what the ends need for it, and only the wire's time changes:
 
 Headers, acknowledgements and senders that meet take up to a tenth of a wire: a rate within that
 changes in proportion. Where less than the wire's time was seen, a bucket let the beginning of a
-small message through at once: the time that this saves stays on a slower wire, and on a faster one
-the rate changes in proportion. Latencies stay.
+message through at once: what it holds of the wire's time, it holds of another wire's, too, and
+where that is all, a message is as fast as any that was timed. Latencies stay.
 """
 
 import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
+
+import numpy as np
 
 from spbench.errors import Failure
 from spbench.projection.constants import Constant, Curve, Level
@@ -147,10 +149,9 @@ def _relinked(name: str, levels: tuple[Level, ...], rate: Constant) -> tuple[Lev
 
 
 def _rewired(curve: Curve, old: float, new: float) -> Curve:
-    def rate(timed: float) -> float:
-        if timed > old and new < old:
-            return 1 / (1 / new + 1 / timed - 1 / old)
-        rest = 1 / timed - 1 / (WIRE * old)
-        return timed * new / old if rest <= 0 else 1 / (rest + 1 / (WIRE * new))
-
-    return curve.model_copy(update={"values": tuple(map(rate, curve.values))})
+    sizes, rates = np.array(curve.at), np.array(curve.values)
+    timed, wire = sizes / rates, sizes / old
+    bucket = max((wire - timed)[timed < WIRE * wire], default=0.0)
+    on_wire = np.minimum(timed + bucket, wire / WIRE)
+    seconds = np.maximum(timed + on_wire * (old / new - 1), sizes / max(*rates, new))
+    return curve.model_copy(update={"values": tuple(map(float, sizes / seconds))})

@@ -34,9 +34,11 @@ def test_only_time_on_the_wire_changes(rate: str) -> None:
     full_s = 1 / (0.9 * 0.025)
     rests_s = [1 / timed - full_s for timed in TIMED[:2]]
     assert values[:2] == pytest.approx([1 / (wire_s / 0.9 + rest_s) for rest_s in rests_s])
-    assert values[3] == pytest.approx(0.96 / wire_s)
-    saved_s = 1 / 0.025 - 1 / 0.05  # on a slower wire as much is let through at once, not more
-    assert values[2] == pytest.approx(2 / wire_s if rate == "2 Gbit/s" else 1 / (wire_s - saved_s))
+    saved_s = 1 / 0.025 - 1 / 0.05  # of 10 MB, for each; of 100 MB a tenth of that
+    assert values[2] == pytest.approx(1 / (wire_s - saved_s if rate != "2 Gbit/s" else wire_s))
+    whole_s = 1 / 0.024 + saved_s / 10
+    through_s = max(whole_s * wire_s * 0.025 - saved_s / 10, wire_s * (rate == "2 Gbit/s"))
+    assert values[3] == pytest.approx(1 / through_s)
     network = made.levels[-1]
     assert network.nominal_gb_per_s == link_rate(rate)
     assert network.shared_gb_per_s is not None and CLUSTER.levels[-1].shared_gb_per_s is not None
