@@ -62,7 +62,8 @@ def calls_of(workload: Workload, ranks: int) -> Iterable[TimedKernel]:
 
 def calls_of_catalogue(ranks: int, known: Container[tuple[str, Dtype]]) -> Iterable[TimedKernel]:
     """Attentions of all small workloads, in one kernel or in products of many heads, of all
-    positions and of a rank's part of them; and what is not ``known`` by its label and type."""
+    positions and of a rank's part of them, or of its rows of scores; and what is not ``known`` by
+    its label and type."""
     for call in (call for part in {1, ranks} for call in _parts(part)):
         is_attention = call.kind == "attention" or (call.kind == "gemm" and call.shape[0] > 1)
         if is_attention or (label_of(call), call.dtype) not in known:
@@ -80,7 +81,9 @@ def _parts(count: int) -> list[TimedKernel]:
         )
         for each in small
     ]
-    calls = [call for each in cut for call in _calls(each, 1, 1)]
+    calls = [call for each in cut for call in _calls(each, 1, most=1)]
+    if count > 1:
+        calls += [call for each in small for call in _calls(each, count, most=1, in_rows=True)]
     return [call for call in calls if _is_small(call, MOST_FLOPS_OF_OTHERS["cpu"])]
 
 
@@ -91,13 +94,17 @@ def _crowded() -> list[TimedKernel]:
     one = {"name": "w", "hidden": 128, "heads": 16, "depth": 1, "block": block}
     sizes = [{"axes": {"s": s}, "batch": b} for s in CROWDED_KEYS for b in CROWDED_BATCHES]
     every = [Workload.model_validate(one | size) for size in sizes]
-    return [call for each in every for call in _calls(each, 1, 1) if call.kind == "attention"]
+    return [call for each in every for call in _calls(each, 1, most=1) if call.kind == "attention"]
 
 
-def _calls(workload: Workload, ranks: int, most: int | None = None) -> list[TimedKernel]:
-    """Calls under all strategies that can run, or under so many at most."""
-    known, strategies = LEARNT["cpu"], [*able(workload, ranks).values()][:most]
-    by_strategy = (timed_calls(workload, each, ranks, "cpu", known) for each in strategies)
+def _calls(
+    workload: Workload, ranks: int, *, most: int | None = None, in_rows: bool = False
+) -> list[TimedKernel]:
+    """Calls under all strategies that can run, or under so many at most, of those that keep whole
+    rows of scores if ``in_rows``."""
+    strategies = [x for x in able(workload, ranks).values() if x.keeps_scores or not in_rows]
+    known = LEARNT["cpu"]
+    by_strategy = (timed_calls(workload, each, ranks, "cpu", known) for each in strategies[:most])
     return [call for calls in by_strategy for call in calls]
 
 

@@ -25,6 +25,9 @@ ROWS = 32
 CROWDED = {1: "on one set", 2: "on two sets"}
 """Attentions of short heads whose keys fall on so few sets of that cache: they take 1.4 to 2 times
 as long."""
+SHORT_ROW = 16
+"""Numbers of a row below which a CPU takes two to seven times as long for each as in longer ones,
+and for those of a softmax 20 times: it loads its vectors one by one."""
 OVERWRITING = ("copy", "fill", "zero")
 """Operations that do not read what they write to."""
 
@@ -41,7 +44,13 @@ def kernel_of(name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Kernel 
         return _attention(name, args, outs)
     moved = _bytes_of(args, outs, base)
     return Kernel(
-        kind="elementwise", phase="forward", name=base, shape=(), flops=0, moved_bytes=moved
+        kind="elementwise",
+        phase="forward",
+        name=base,
+        has_short_rows=_has_short_rows(base, args, outs),
+        shape=(),
+        flops=0,
+        moved_bytes=moved,
     )
 
 
@@ -85,6 +94,31 @@ def _sets(rows: Tensor) -> int:
     """Sets of a CPU's first cache that rows of keys lie on: one where 4 KiB divides the stride."""
     lines, rest = divmod(rows.stride(2) * rows.element_size(), LINE_BYTES)
     return LINES if rest else LINES // math.gcd(LINES, lines or 1)
+
+
+def _has_short_rows(base: str, args: Sequence[Any], outs: Sequence[Tensor]) -> bool:
+    """Whether few numbers lie next to each other in all tensors of an elementwise kernel, in the
+    order of the largest that it reads; of a softmax, whether few are in a row."""
+    given = [x for x in tree_leaves(args) if isinstance(x, Tensor)] or [*outs]
+    whole = max(given, key=Tensor.numel)
+    if "softmax" in base:
+        return whole.shape[-1] < SHORT_ROW
+    every = [_strides(x, whole.ndim) for x in (whole, *given, outs[0]) if x.ndim <= whole.ndim]
+    dims = (d for d in range(whole.ndim) if whole.shape[d] > 1)
+    row, nearest = 1, [1] * len(every)
+    for d in sorted(dims, key=every[0].__getitem__):
+        steps = [strides[d] for strides in every]
+        nearest = [min(step, 1) for step in steps] if row == 1 else nearest
+        if steps != [row * step for step in nearest]:
+            break
+        row *= whole.shape[d]
+    return row < min(SHORT_ROW, whole.numel())
+
+
+def _strides(x: Tensor, dims: int) -> list[int]:
+    """In so many dims, as broadcast: 0 where numbers repeat."""
+    own = [step if n > 1 else 0 for n, step in zip(x.shape, x.stride(), strict=True)]
+    return [0] * (dims - x.ndim) + own
 
 
 def _bytes_of(args: Sequence[Any], outs: Sequence[Tensor], base: str) -> int:

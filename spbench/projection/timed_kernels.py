@@ -30,8 +30,9 @@ NEAREST = 4
 """Kernels that a rate is made of, at most."""
 NEAR = 0.15
 """Distance, in powers of 2 of a length, below which two kernels are one."""
-INDEPENDENT = 0.25
-"""What a power of 2 of products or heads side by side counts, beside one of a length."""
+INDEPENDENT, QUERIES = 0.25, 0.5
+"""What a power of 2 of products or heads side by side counts, and of an attention's queries, beside
+one of another length: a score's time depends on the keys of its row."""
 BIASED, BIAS = "on a bias", 3.5
 """How a GPU's attention is called with a bias that has a gradient, and how much longer it takes, by
 its memory-efficient kernel: on an H200 4.2 times the fastest kernel's time forward, 3.1 backward
@@ -72,7 +73,7 @@ def is_computed(name: str) -> bool:
 def label_of(kernel: Kernel | TimedKernel) -> str:
     """What kernels have in common whose times tell of each other: 'masked attention backward'."""
     if kernel.kind == "elementwise":
-        return kernel.name or PASS
+        return (kernel.name or PASS) + " of short rows" * kernel.has_short_rows
     kind = "masked " * kernel.is_masked + kernel.kind + " backward" * kernel.is_backward
     return f"{kind} {kernel.name}".strip()
 
@@ -106,12 +107,13 @@ def _effort(label: str, shape: Shape) -> float:
 def _place(shape: Shape) -> NDArray[np.float64]:
     """Coordinates of a shape: what is alike lies near."""
     if len(shape) == 4:  # a product
-        batch, *lengths = shape
-        left_over = 0.0
-    else:
-        batch, lengths = shape[0] * shape[1], [*shape[3:]]
-        left_over = LEFT_OVER * (shape[4] % VECTOR > 0)
-    return np.array([INDEPENDENT * math.log2(batch), left_over, *map(math.log2, lengths)])
+        batch, *lengths = map(math.log2, shape)
+        return np.array([INDEPENDENT * batch, 0.0, *lengths])
+    left_over = LEFT_OVER * (shape[4] % VECTOR > 0)
+    queries, *others = map(math.log2, shape[3:])
+    return np.array(
+        [INDEPENDENT * math.log2(shape[0] * shape[1]), left_over, QUERIES * queries, *others]
+    )
 
 
 @final
@@ -135,18 +137,28 @@ class TimedKernels:
         as long for a byte as that of the nearest size, as on a GPU."""
         label, name = label_of(kernel), kernel.name
         if kernel.kind == "elementwise":
-            known = {at: s for (at,), s in self.seconds.get(label, {}).items()}
+            times = self.seconds.get(label) or self.seconds.get(name, {})
+            known = {at: s for (at,), s in times.items()}
             size = max(kernel.moved_bytes, 1)
             if known and in_proportion:
                 nearest = min(known, key=lambda at: abs(math.log(at / size)))
                 return known[nearest] * size / nearest
-            return on_line(known, size) if known else None
+            return self._passed(known, size) if known else None
         plain = label.removesuffix(f" {name}") if name else label
         near = next((each for each in (plain, label) if each in self._rates), None)
         if near is None:
             return None
         slower = 1.0 if near == label else self._crowded(label, kernel.shape[4])
         return slower * _effort(near, kernel.shape) / self._rate(near, kernel.shape)
+
+    def _passed(self, known: Mapping[int, float], size: int) -> float:
+        """The time of a pass on the line through known ones. A larger one than those takes as much
+        longer than the largest as plain passes do, so that a launch counts once."""
+        largest, passes = max(known), self.seconds.get(PASS, {})
+        if size <= largest or not passes:
+            return on_line(known, size)
+        plain = {at: s for (at,), s in passes.items()}
+        return known[largest] * on_line(plain, size) / on_line(plain, largest)
 
     def _crowded(self, label: str, keys: int) -> float:
         """What the name in a label stands for: the time over that without, of as many keys."""

@@ -155,6 +155,7 @@ def _timed(signature: Signature, kernel: Kernel, workload: Workload) -> TimedKer
         is_masked=kernel.is_masked,
         is_backward=kernel.is_backward,
         name=kernel.name,
+        has_short_rows=kernel.has_short_rows,
         op=operation.__name__,
         given=arguments,
         named=by_name,

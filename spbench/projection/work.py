@@ -33,6 +33,8 @@ class Kernel:
     name: str = ""
     """The operation of an elementwise kernel as torch calls it, ``gelu``; blank: a plain pass. Of
     an attention how its keys lie in a cache (``kernel_of``)."""
+    has_short_rows: bool = False
+    """Whether an elementwise kernel computes a few numbers at a time (``kernel_of``)."""
     is_masked: bool = False
     """Whether an attention is causal: ``flops`` counts what the mask leaves."""
     is_backward: bool = False

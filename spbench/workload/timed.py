@@ -26,6 +26,8 @@ class TimedKernel(Frozen):
     name: str = ""
     """The name of an elementwise kernel, ``gelu``; blank: a plain pass. Of an attention how its
     keys lie in a cache, or that it has a bias."""
+    has_short_rows: bool = False
+    """Whether an elementwise kernel computes a few numbers at a time."""
     op: str = ""
     """The operation that is called, ``gelu.default`` of torch's aten; blank: the plain kernel of
     its kind."""

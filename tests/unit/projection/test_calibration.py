@@ -372,6 +372,14 @@ def test_a_cpu_times_the_attentions_of_all_small_workloads() -> None:
     assert all(x.shape[5] == 32 for x in own if x.kind == "attention")
 
 
+def test_a_cpu_times_products_of_rows_of_scores_of_all_small_workloads() -> None:
+    """As one of two ranks has them: 144 queries and 288 keys of 24 heads are of flux.1-dev-small."""
+    found = plan(2, "cpu").kernels
+    assert {(24, 144, 288, 8), (24, 144, 8, 288)} <= {(*x.shape,) for x in found}
+    assert any(label_of(x) == "softmax" for x in found)
+    assert any(label_of(x) == "softmax of short rows" for x in found)
+
+
 def stepped(
     kind: str, in_step: float, call_s: float, faster: float = 1.0, most: int = 3
 ) -> tuple[Device, Constant]:

@@ -18,9 +18,15 @@ def gemm(*shape: int) -> Kernel:
     return Kernel(kind="gemm", phase="forward", shape=shape, flops=0, moved_bytes=1)
 
 
-def passing(name: str, moved: int) -> Kernel:
+def passing(name: str, moved: int, *, short: bool = False) -> Kernel:
     return Kernel(
-        kind="elementwise", phase="forward", name=name, shape=(), flops=0, moved_bytes=moved
+        kind="elementwise",
+        phase="forward",
+        name=name,
+        has_short_rows=short,
+        shape=(),
+        flops=0,
+        moved_bytes=moved,
     )
 
 
@@ -87,6 +93,50 @@ def test_an_elementwise_kernel_goes_by_its_own_operation() -> None:
     assert known.seconds_of(passing("gelu", 1_000_000)) == pytest.approx(1e-3)
     assert known.seconds_of(passing("add", 1000)) == pytest.approx(1e-7)
     assert known.seconds_of(passing("erf", 1000)) is None
+
+
+def test_a_pass_over_short_rows_goes_by_those_over_short_rows() -> None:
+    """Where none was timed, by any of its operation."""
+    long, short = passing("mul", 1000), passing("mul", 1000, short=True)
+    known = timed((long, 1e-6), (short, 5e-6))
+    assert known.seconds_of(long) == pytest.approx(1e-6)
+    assert known.seconds_of(short) == pytest.approx(5e-6)
+    assert timed((long, 1e-6)).seconds_of(short) == pytest.approx(1e-6)
+
+
+def test_a_launch_counts_once_in_a_pass_that_is_larger_than_any_that_was_timed() -> None:
+    """A plain pass over 1,000 bytes is nearly all launch, and one over 1 MB nearly none."""
+    known = timed(
+        (passing("silu", 1000), 1e-5), (passing("", 1000), 1e-5), (passing("", 1_000_000), 1e-4)
+    )
+    assert known.seconds_of(passing("silu", 1_000_000)) == pytest.approx(1e-4)
+    assert known.seconds_of(passing("silu", 10_000_000)) == pytest.approx(1e-3)
+
+
+ROWS = torch.empty(64, 4, 8)
+CASES = {
+    "a broadcast factor": ("mul", [ROWS, torch.empty(8)], ROWS, True),
+    "a factor for each row": ("mul", [ROWS, torch.empty(64, 4, 1)], ROWS, True),
+    "every second number": ("mul", [torch.empty(64, 32)[:, ::2], 2.0], torch.empty(64, 16), True),
+    "a mean of short rows": ("mean", [ROWS, [-1]], torch.empty(64, 4, 1), True),
+    "joined in short rows": ("cat", [[ROWS, ROWS], -1], torch.empty(64, 4, 16), True),
+    "one after the other": ("cat", [[ROWS, ROWS], 0], torch.empty(128, 4, 8), False),
+    "all in a row": ("add", [ROWS, ROWS], ROWS, False),
+    "in another order": ("add", [ROWS.transpose(0, 1)] * 2, ROWS.transpose(0, 1), False),
+    "few in all": ("add", [torch.empty(3), torch.empty(3)], torch.empty(3), False),
+    "a softmax of short rows": ("_softmax", [ROWS, -1, False], ROWS, True),
+    "a softmax of longer rows": ("_softmax", [ROWS.view(64, 32), -1, False], ROWS, False),
+    "made of nothing": ("arange", [64], torch.empty(64), False),
+}
+"""Operations, their arguments, results, and whether few numbers lie next to each other."""
+
+
+@pytest.mark.parametrize("case", CASES)
+def test_a_pass_tells_whether_its_rows_are_short(case: str) -> None:
+    name, args, out, is_short = CASES[case]
+    found = kernel_of(name, args, [out])
+    assert found is not None
+    assert found.has_short_rows == is_short
 
 
 def test_an_attention_is_not_its_backward_nor_a_masked_one() -> None:
