@@ -4,18 +4,10 @@ Places are in inches and worked out before anything is drawn: labels have short 
 are wrapped to their width. Measuring what was drawn would take longer than drawing it.
 """
 
-import gc
 import math
-import multiprocessing
-import os
-import signal
-import sys
 import textwrap
-import threading
 from collections.abc import Callable, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass, field
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +16,6 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from spbench.report.plots.looks import LineLook, handles_of
-from spbench.worker.parent_death import die_with_parent
 
 PANELS = 12
 """The most panels on a sheet: more are too small to read, and too slow to draw."""
@@ -35,7 +26,6 @@ LINE = 1.35 / 72
 """Inches of a line of text, for each point of its size."""
 TICK_HEIGHT = 0.28
 """Inches of a tick and its figure, below a panel."""
-PROCESSES = 2
 STYLE = {
     "font.size": 9,
     "axes.spines.top": False,
@@ -83,29 +73,10 @@ class Sheet:
 def save_all(
     sheets: Mapping[str, Sheet], folder: Path, formats: Sequence[str] = USUAL
 ) -> list[Path]:
-    """Writes every sheet under its name, two at a time; returns the paths in order.
-
-    The processes are forked, so that they need not load matplotlib again; not where a thread could
-    hold a lock that they would wait for.
-    """
+    """Writes every sheet under its name; returns the paths in order."""
     folder.mkdir(parents=True, exist_ok=True)
-    drawn, stems = [*sheets.values()], [folder / name for name in sheets]
-    each = partial(save, formats=formats)
-    if sys.platform != "linux" or threading.active_count() > 1:
-        return [path for paths in map(each, drawn, stems) for path in paths]
-    fork = multiprocessing.get_context("fork")
-    with ProcessPoolExecutor(PROCESSES, fork, _begin, (os.getpid(),)) as pool:
-        # The last sheet takes longest, so it is begun first. An error drops those not yet begun.
-        written = list(pool.map(each, reversed(drawn), reversed(stems)))
-    return [path for paths in reversed(written) for path in paths]
-
-
-def _begin(parent: int) -> None:
-    """Ctrl-C reaches all processes of a terminal; the parent answers it. A figure is many objects,
-    all in use: looking for garbage finds none."""
-    gc.disable()
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
-    die_with_parent(parent)
+    each = (save(sheet, folder / name, formats) for name, sheet in sheets.items())
+    return [path for paths in each for path in paths]
 
 
 def save(sheet: Sheet, stem: Path, formats: Sequence[str] = USUAL) -> list[Path]:

@@ -280,13 +280,13 @@ def test_a_sheet_that_fails_ends_the_drawing(tmp_path: Path) -> None:
     """As on a full disk: the error is that of the sheet, and sheets not yet begun are not drawn."""
     sheets = {
         str(i): Sheet(heading="heading", panels={"panel": draw}, caption="caption")
-        for i, draw in enumerate([*[draws] * 8, fails])
+        for i, draw in enumerate([draws, fails, draws])
     }
     with pytest.raises(OSError, match="No space left on device"):
         save_all(sheets, tmp_path)
     names = [path.name for path in tmp_path.iterdir()]
-    assert "7.png" in names
-    assert "0.png" not in names
+    assert "0.png" in names
+    assert "2.png" not in names
 
 
 def compared(*steps: float, strategy: str = "ulysses", **more: Any) -> list[Record]:
