@@ -54,11 +54,10 @@ def answer(advice: Recommendation) -> str:
             f"no strategy is shown to be the fastest for {where}: {best.strategy} has the lowest "
             f"time, {took}, and {counted(len(advice.alike), 'other')} may be as fast"
         )
-    interval = f"{advice.ratio_low:.2f} to {advice.ratio_high:.2f}"
     return (
-        f"{fastest}; {advice.others[0].strategy} takes {advice.ratio:.2f}x as long ({interval}); "
-        f"{best.strategy} is the fastest in {units.percent(advice.sure)} of draws of what the "
-        "cluster's constants may be"
+        f"{fastest}; {advice.others[0].strategy} takes {advice.ratio:.2f}x as long "
+        f"({advice.ratio_low:.2f} to {advice.ratio_high:.2f}); {best.strategy} is the fastest in "
+        f"{units.percent(advice.sure)} of draws of what the cluster's constants may be"
     )
 
 

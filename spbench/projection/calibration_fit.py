@@ -10,9 +10,9 @@ from scipy.optimize import nnls
 from spbench.projection.calibration_times import Timed
 from spbench.projection.constants import Constant, Curve, constant, curve, rounded
 from spbench.projection.hardware import AttentionRates, Device, Products
-from spbench.projection.kernel_cost import DeviceRates
+from spbench.projection.kernel_cost import DeviceRates, in_tiles
 from spbench.projection.message_cost import host_calls
-from spbench.projection.timed_kernels import BIASED, in_tiles, label_of, name_of, operations
+from spbench.projection.timed_kernels import BIASED, label_of, name_of, operations
 from spbench.projection.trace import work
 from spbench.strategies.registry import in_mesh
 from spbench.text import grouped

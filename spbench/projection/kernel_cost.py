@@ -20,7 +20,7 @@ from typing import final
 from spbench.errors import Failure
 from spbench.projection.constants import Constant, Sourced
 from spbench.projection.hardware import AttentionRates, Device
-from spbench.projection.timed_kernels import BIAS, BIASED, PACKING, TimedKernels, in_tiles
+from spbench.projection.timed_kernels import BIAS, BIASED, PACKING, Shape, TimedKernels
 from spbench.projection.work import Kernel
 
 HALF = ("bfloat16", "float16")
@@ -34,6 +34,9 @@ REACHED = {
 }
 """Parts of a GPU's rate of memory that torch's kernels reach, where that is much less than all: by
 a profile of a step (docs/performance.md, one H200)."""
+ROWS = 64
+"""Queries, and keys, of the smallest tile of a GPU's attention: 65,536 heads of 8 queries take as
+long with 8 keys as with 64 (docs/performance.md, one H200)."""
 DIAGONAL = 256
 """Keys of the tiles on the diagonal of a masked attention that are computed and dropped: half of
 two tiles of 128, that of a row and that of its neighbour that finishes later."""
@@ -159,6 +162,12 @@ class DeviceRates:
         as_fast = HALF if self.dtype in HALF else ()
         dtype = next((x for x in (self.dtype, *as_fast) if x in of_type), tables[0].dtype)
         return sorted((x for x in tables if x.dtype == dtype), key=lambda each: each.head_dim)
+
+
+def in_tiles(shape: Shape) -> Shape:
+    """An attention's, with the queries and keys that a GPU's tiles hold."""
+    *batch, queries, keys, size = shape
+    return *batch, *(ROWS * -(-n // ROWS) for n in (queries, keys)), size
 
 
 def _by_head_size(tables: list[AttentionRates], keys: int, size: int) -> float:

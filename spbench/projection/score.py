@@ -8,32 +8,15 @@ measured. What is not modelled is shown with its reason, and counts as outside o
 from collections.abc import Sequence
 from itertools import combinations
 from statistics import mean, median
-from typing import Any, TypedDict
+from typing import Any
 
-
-class ScoredCase(TypedDict):
-    """One published case and its projection; None: not known, or not modelled."""
-
-    case: str
-    published_s: float | None
-    """Seconds of what the metric covers; of a ratio, times the reference's."""
-    projected_s: float | None
-    low_s: float | None
-    high_s: float | None
-    within: bool
-    why_not: str
-
-
-class ScoredCell(TypedDict):
-    """One cell of a point."""
-
-    set: str
-    ranks: int
-    regret: float | None
-    """None where no choice is to be made, or too little is modelled to make it."""
-    cases: Sequence[ScoredCase]
-
-
+ScoredCase = dict[str, Any]
+"""One published ``case``: ``published_s``, seconds of what the metric covers, or of a ratio times
+the reference's; ``projected_s``, ``low_s`` and ``high_s``; None: not known, or not modelled, and
+``why_not``. ``within``: whether the interval holds what was published."""
+ScoredCell = dict[str, Any]
+"""One cell of a point: its ``set``, ``ranks``, ``cases`` and ``regret``, None where no choice is to
+be made, or too little is modelled to make it."""
 Group = dict[str, Any]
 """The score of one point, as one object of ``--json``."""
 

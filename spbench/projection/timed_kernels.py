@@ -6,8 +6,9 @@ lengths, none but these. Attentions whose keys lie badly in a cache (``kernel_of
 have a bias, take longer by what such ones did. An elementwise kernel's time lies on a line through
 those of its own operation, by the logarithms of bytes and time: an exponential takes longer than a
 copy of as many bytes. Beyond the sizes that were timed, a smaller kernel takes as long as the
-smallest, and a larger one goes at the rate of the largest. On a GPU, whose passes wait for memory
-alone, each byte takes as long as at the nearest size.
+smallest, and a larger one as much longer than the largest as plain passes do. Those over short rows
+(``kernel_of``) go by their like. On a GPU, whose passes wait for memory alone, each byte takes as
+long as at the nearest size.
 """
 
 import math
@@ -48,9 +49,6 @@ VECTOR, LEFT_OVER = 8, 0.5
 keys takes a tenth to a fifth longer than one of 88 or 96."""
 PACKING = ("cat", "clone", "copy", "stack")
 """Passes that pack messages too, in words of eight bytes on a GPU: no dry run has those."""
-ROWS = 64
-"""Queries, and keys, of the smallest tile of a GPU's attention: 65,536 heads of 8 queries take as
-long with 8 keys as with 64 (docs/performance.md, one H200)."""
 EXPONENTIAL = 64
 """Multiply-adds that take as long as the exponential of a score: on a CPU with heads of 4 to 16 a
 score takes about as long whatever the size."""
@@ -87,12 +85,6 @@ def operations(label: str, shape: Shape) -> float:
     if label.startswith("masked"):
         pairs = sum(min(row + 1, keys) for row in range(queries))
     return 2.0 * (5 if "backward" in label else 2) * batch * heads * pairs * size
-
-
-def in_tiles(shape: Shape) -> Shape:
-    """An attention's, with the queries and keys that a GPU's tiles hold."""
-    *batch, queries, keys, size = shape
-    return *batch, *(ROWS * -(-n // ROWS) for n in (queries, keys)), size
 
 
 def _effort(label: str, shape: Shape) -> float:
@@ -137,13 +129,12 @@ class TimedKernels:
         as long for a byte as that of the nearest size, as on a GPU."""
         label, name = label_of(kernel), kernel.name
         if kernel.kind == "elementwise":
-            times = self.seconds.get(label) or self.seconds.get(name, {})
-            known = {at: s for (at,), s in times.items()}
+            known = self._passes(label) or self._passes(name)
             size = max(kernel.moved_bytes, 1)
             if known and in_proportion:
                 nearest = min(known, key=lambda at: abs(math.log(at / size)))
                 return known[nearest] * size / nearest
-            return self._passed(known, size) if known else None
+            return on_line(known, size, self._passes(PASS)) if known else None
         plain = label.removesuffix(f" {name}") if name else label
         near = next((each for each in (plain, label) if each in self._rates), None)
         if near is None:
@@ -151,14 +142,9 @@ class TimedKernels:
         slower = 1.0 if near == label else self._crowded(label, kernel.shape[4])
         return slower * _effort(near, kernel.shape) / self._rate(near, kernel.shape)
 
-    def _passed(self, known: Mapping[int, float], size: int) -> float:
-        """The time of a pass on the line through known ones. A larger one than those takes as much
-        longer than the largest as plain passes do, so that a launch counts once."""
-        largest, passes = max(known), self.seconds.get(PASS, {})
-        if size <= largest or not passes:
-            return on_line(known, size)
-        plain = {at: s for (at,), s in passes.items()}
-        return known[largest] * on_line(plain, size) / on_line(plain, largest)
+    def _passes(self, label: str) -> dict[int, float]:
+        """Seconds of elementwise kernels by their bytes."""
+        return {at: s for (at,), s in self.seconds.get(label, {}).items()}
 
     def _crowded(self, label: str, keys: int) -> float:
         """What the name in a label stands for: the time over that without, of as many keys."""
@@ -204,9 +190,11 @@ class TimedKernels:
         }
 
 
-def on_line(known: Mapping[int, float], size: int) -> float:
-    """The time at ``size`` on the line through known ones, by logarithms of both."""
+def on_line(known: Mapping[int, float], size: int, passes: Mapping[int, float]) -> float:
+    """The time at ``size`` on the line through known ones, by logarithms of both. What is larger
+    takes as much longer than the largest as plain passes do, so that a launch counts once."""
     at = sorted(known)
-    if size > at[-1]:
-        return known[at[-1]] * size / at[-1]
-    return interpolated(at, [known[each] for each in at], size)
+    if size <= at[-1]:
+        return interpolated(at, [known[each] for each in at], size)
+    longer = on_line(passes, size, {}) / on_line(passes, at[-1], {}) if passes else size / at[-1]
+    return known[at[-1]] * longer

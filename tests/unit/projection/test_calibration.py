@@ -373,7 +373,7 @@ def test_a_cpu_times_the_attentions_of_all_small_workloads() -> None:
 
 
 def test_a_cpu_times_products_of_rows_of_scores_of_all_small_workloads() -> None:
-    """As one of two ranks has them: 144 queries and 288 keys of 24 heads are of flux.1-dev-small."""
+    """As one of two ranks has them: 144 queries and 288 keys are of flux.1-dev-small."""
     found = plan(2, "cpu").kernels
     assert {(24, 144, 288, 8), (24, 144, 8, 288)} <= {(*x.shape,) for x in found}
     assert any(label_of(x) == "softmax" for x in found)
