@@ -30,10 +30,10 @@ MOST_FLOPS_OF_OTHERS: dict[Device, float] = {"cpu": 4e9, "cuda": 2e13}
 LONG = 4096
 """Lengths of a product that are as good as this one: its rate is the same."""
 MOST_BYTES: dict[Device, int] = {"cpu": 2**28, "cuda": 2**33}
-"""What a kernel reads and writes, at most; larger ones go at the rate of the largest."""
+"""What a kernel reads and writes, at most; larger ones go by the largest."""
 ALIKE = 1.5
 """The largest ratio of each length of products and attentions that are timed as one."""
-AS_LARGE = 2.0
+AS_LARGE = 3.0
 """The largest ratio of bytes of elementwise kernels, whose time lies on a line."""
 AS_MANY = 4.0
 """The largest ratio of heads in all batches of attentions, which are computed one by one."""
@@ -73,7 +73,8 @@ def calls_of_catalogue(ranks: int, known: Container[tuple[str, Dtype]]) -> Itera
 
 @cache
 def _parts(count: int) -> list[TimedKernel]:
-    """Calls of all small workloads, of one of so many parts of each axis."""
+    """Calls of all small workloads, of one of so many parts of each axis, and of that many ranks'
+    rows of scores."""
     small = [shallow(find(name)) for name in names() if name.endswith(SMALL)]
     cut = [
         each.model_copy(
@@ -83,7 +84,8 @@ def _parts(count: int) -> list[TimedKernel]:
     ]
     calls = [call for each in cut for call in _calls(each, 1, most=1)]
     if count > 1:
-        calls += [call for each in small for call in _calls(each, count, most=1, in_rows=True)]
+        rows = (_calls(each, count, most=1, in_rows=True) for each in small)
+        calls += [call for of_rows in rows for call in of_rows if call.kind != "attention"]
     return [call for call in calls if _is_small(call, MOST_FLOPS_OF_OTHERS["cpu"])]
 
 

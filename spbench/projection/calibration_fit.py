@@ -45,7 +45,12 @@ def device(name: str, kind: str, memory_gb: float, timed: Timed) -> Device:
     products = timed.kernels("gemm")
     if kind == "gpu":
         told = [(k, s) for k, s in products if not _is_memory_bound(k, s, memory)]
-        products = told + [each for each in products if each[0].dtype not in _dtypes(told)]
+        known = {kernel.dtype for kernel, _ in told}
+        products = told + [each for each in products if each[0].dtype not in known]
+    rates = {
+        dtype: curve((_flops(k) / 1e9, _flops(k) / s / 1e12) for k, s in of_type)
+        for dtype, of_type in grouped(products, lambda pair: pair[0].dtype).items()
+    }
     attentions = timed.kernels("attention")
     plain = [(k, s) for k, s in attentions if k.name != BIASED]
     bare = constant(1e6 * timed.launch_s, UNTOLD)
@@ -56,16 +61,7 @@ def device(name: str, kind: str, memory_gb: float, timed: Timed) -> Device:
             "kind": kind,
             "memory_gb": constant(memory_gb, spread=1.02),
             "memory_gb_per_s": memory,
-            "products": Products(
-                tflops={
-                    dtype: curve(
-                        (_flops(k) / 1e9, _flops(k) / s / 1e12)
-                        for k, s in products
-                        if k.dtype == dtype
-                    )
-                    for dtype in _dtypes(products)
-                }
-            ),
+            "products": Products(tflops=rates),
             "attention": tuple(_attention(plain or attentions, kind)),
             "launch_us": launch,
             "compiled_launch_us": compiled,
@@ -172,10 +168,6 @@ def _attention(kernels: Sequence[tuple[TimedKernel, float]], kind: str) -> Itera
 
 def _moved(kernel: TimedKernel) -> int:
     return 2 * kernel.shape[0] * DTYPE_BYTES[kernel.dtype]
-
-
-def _dtypes(kernels: Iterable[tuple[TimedKernel, float]]) -> list[Dtype]:
-    return [*dict.fromkeys(kernel.dtype for kernel, _ in kernels)]
 
 
 def _is_memory_bound(product: TimedKernel, seconds: float, memory: Curve) -> bool:

@@ -39,6 +39,8 @@ WORKLOADS = ("dsp-720m-small", "wan-2.1-1.3b-small", "llama3-8b-small")
 them in their full size, too, which is in bfloat16."""
 PASSES = tuple(4**i for i in range(5, 13))
 """Elements of passes over memory: 1,024 to 16 Mi."""
+TOLD = 2**12
+"""Numbers of a pass below which it tells of a launch, and nothing of larger ones."""
 BETWEEN = TimedKernel(kind="gemm", shape=[1, 256, 512, 256], dtype="float32")
 """What ranks of a CPU compute between two transfers: about a millisecond, as in steps of many
 messages. There, too, ranks do not arrive together, gloo's threads sleep until they are called, and
@@ -84,7 +86,7 @@ def plan(
     if on == "cuda" and not workloads:
         kernels += calls_on_gpu_of_catalogue(ranks, full, most_bytes)
     elif not workloads:
-        known = {(label_of(kernel), kernel.dtype) for kernel in kernels}
+        known = {(label_of(x), x.dtype) for x in kernels if x.shape[0] >= TOLD or len(x.shape) > 1}
         kernels += calls_of_catalogue(ranks, known)
     for kind, what in (("gemm", "product"), ("attention", "attention")):
         if not any(kernel.kind == kind for kernel in kernels):

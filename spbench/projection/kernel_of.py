@@ -26,15 +26,18 @@ CROWDED = {1: "on one set", 2: "on two sets"}
 """Attentions of short heads whose keys fall on so few sets of that cache: they take 1.4 to 2 times
 as long."""
 SHORT_ROW = 16
-"""Numbers of a row below which a CPU takes two to seven times as long for each as in longer ones,
-and for those of a softmax 20 times: it loads its vectors one by one."""
+"""Numbers of a row below which a CPU takes two to seven times as long for each, and in a softmax
+twenty times: it has no vectors for them."""
 OVERWRITING = ("copy", "fill", "zero")
 """Operations that do not read what they write to."""
 
 
-def kernel_of(name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Kernel | None:
+def kernel_of(
+    name: str, args: Sequence[Any], outs: Sequence[Tensor], *, on_cpu: bool = True
+) -> Kernel | None:
     """The kernel of an operation, as one of phase ``forward``; None: it launches nothing. ``name``:
-    as torch names it, without overload; in place operations end in ``_``."""
+    as torch names it, without overload; in place operations end in ``_``. ``on_cpu``: a GPU takes
+    short rows as others."""
     if name in NOTHING or not any(out.numel() for out in outs):
         return None
     base = name.rstrip("_")
@@ -47,7 +50,7 @@ def kernel_of(name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Kernel 
         kind="elementwise",
         phase="forward",
         name=base,
-        has_short_rows=_has_short_rows(base, args, outs),
+        has_short_rows=on_cpu and _has_short_rows(base, args, outs),
         shape=(),
         flops=0,
         moved_bytes=moved,
@@ -98,7 +101,7 @@ def _sets(rows: Tensor) -> int:
 
 def _has_short_rows(base: str, args: Sequence[Any], outs: Sequence[Tensor]) -> bool:
     """Whether few numbers lie next to each other in all tensors of an elementwise kernel, in the
-    order of the largest that it reads; of a softmax, whether few are in a row."""
+    order of the largest of its arguments; of a softmax, whether few are in a row."""
     given = [x for x in tree_leaves(args) if isinstance(x, Tensor)] or [*outs]
     whole = max(given, key=Tensor.numel)
     if "softmax" in base:
@@ -106,7 +109,7 @@ def _has_short_rows(base: str, args: Sequence[Any], outs: Sequence[Tensor]) -> b
     every = [_strides(x, whole.ndim) for x in (whole, *given, outs[0]) if x.ndim <= whole.ndim]
     dims = (d for d in range(whole.ndim) if whole.shape[d] > 1)
     row, nearest = 1, [1] * len(every)
-    for d in sorted(dims, key=every[0].__getitem__):
+    for d in sorted(dims, key=lambda d: max(strides[d] for strides in every)):
         steps = [strides[d] for strides in every]
         nearest = [min(step, 1) for step in steps] if row == 1 else nearest
         if steps != [row * step for step in nearest]:

@@ -98,7 +98,7 @@ class Recorder(Dataless):
 
     def noted(self, name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Note:
         inside = workspace_bytes(name, args) if self.device == "cpu" else 0
-        return Note(kernel_of(name, args, outs), inside)
+        return Note(kernel_of(name, args, outs, on_cpu=self.device == "cpu"), inside)
 
     def created(self, out: Any) -> None:
         if self.storages is not None:

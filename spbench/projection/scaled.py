@@ -8,7 +8,8 @@ wire and what the ends need for it, and only the wire's time changes:
 Headers, acknowledgements and senders that meet take up to a tenth of a wire: a rate within that
 changes in proportion. Where less than the wire's time was seen, a bucket let the beginning of a
 message through at once: what it holds of the wire's time, it holds of another wire's, too, and
-where that is all, a message is as fast as any that was timed. Latencies stay.
+where that is all, a message goes at the wire's rate or at the highest that was timed. Latencies
+stay.
 """
 
 import re
@@ -153,5 +154,6 @@ def _rewired(curve: Curve, old: float, new: float) -> Curve:
     timed, wire = sizes / rates, sizes / old
     bucket = max((wire - timed)[timed < WIRE * wire], default=0.0)
     on_wire = np.minimum(timed + bucket, wire / WIRE)
-    seconds = np.maximum(timed + on_wire * (old / new - 1), sizes / max(*rates, new))
+    before, after = (np.maximum(on_wire * x - bucket, 0.0) for x in (1.0, old / new))
+    seconds = np.maximum(timed - before + after, sizes / max(*rates, new))
     return curve.model_copy(update={"values": tuple(map(float, sizes / seconds))})

@@ -5,10 +5,10 @@ logarithms of their lengths; the nearer one is, the more it counts, and where so
 lengths, none but these. Attentions whose keys lie badly in a cache (``kernel_of``), or on a GPU
 have a bias, take longer by what such ones did. An elementwise kernel's time lies on a line through
 those of its own operation, by the logarithms of bytes and time: an exponential takes longer than a
-copy of as many bytes. Beyond the sizes that were timed, a smaller kernel takes as long as the
-smallest, and a larger one as much longer than the largest as plain passes do. Those over short rows
-(``kernel_of``) go by their like. On a GPU, whose passes wait for memory alone, each byte takes as
-long as at the nearest size.
+copy of as many bytes; those over short rows (``kernel_of``) go by their like. Beyond the sizes that
+were timed, a smaller kernel takes as long as the smallest, and a larger one as much longer than the
+largest as plain passes do, or in proportion, if that is less. On a GPU, whose passes wait for
+memory alone, each byte takes as long as at the nearest size.
 """
 
 import math
@@ -125,7 +125,7 @@ class TimedKernels:
         return cls(seconds)
 
     def seconds_of(self, kernel: Kernel, *, in_proportion: bool = False) -> float | None:
-        """None where no kernel of its label was timed. ``in_proportion``: an elementwise one takes
+        """None where none of its operation was timed. ``in_proportion``: an elementwise one takes
         as long for a byte as that of the nearest size, as on a GPU."""
         label, name = label_of(kernel), kernel.name
         if kernel.kind == "elementwise":
@@ -191,10 +191,10 @@ class TimedKernels:
 
 
 def on_line(known: Mapping[int, float], size: int, passes: Mapping[int, float]) -> float:
-    """The time at ``size`` on the line through known ones, by logarithms of both. What is larger
-    takes as much longer than the largest as plain passes do, so that a launch counts once."""
+    """The time at ``size`` on the line through known ones, by logarithms of both. Plain passes,
+    which are timed in a cache, tell how much of the largest was its launch."""
     at = sorted(known)
     if size <= at[-1]:
         return interpolated(at, [known[each] for each in at], size)
-    longer = on_line(passes, size, {}) / on_line(passes, at[-1], {}) if passes else size / at[-1]
-    return known[at[-1]] * longer
+    longer = on_line(passes, size, {}) / on_line(passes, at[-1], {}) if passes else math.inf
+    return known[at[-1]] * min(longer, size / at[-1])

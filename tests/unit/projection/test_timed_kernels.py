@@ -111,6 +111,10 @@ def test_a_launch_counts_once_in_a_pass_that_is_larger_than_any_that_was_timed()
     )
     assert known.seconds_of(passing("silu", 1_000_000)) == pytest.approx(1e-4)
     assert known.seconds_of(passing("silu", 10_000_000)) == pytest.approx(1e-3)
+    cached = timed(
+        (passing("silu", 1000), 1e-5), (passing("", 1000), 1e-6), (passing("", 2000), 1e-5)
+    )
+    assert cached.seconds_of(passing("silu", 2000)) == pytest.approx(2e-5)
 
 
 ROWS = torch.empty(64, 4, 8)
@@ -123,6 +127,7 @@ CASES = {
     "one after the other": ("cat", [[ROWS, ROWS], 0], torch.empty(128, 4, 8), False),
     "all in a row": ("add", [ROWS, ROWS], ROWS, False),
     "in another order": ("add", [ROWS.transpose(0, 1)] * 2, ROWS.transpose(0, 1), False),
+    "a gradient of one number": ("mul", [ROWS[:1, :1, :1].expand(64, 4, 8), ROWS], ROWS, False),
     "few in all": ("add", [torch.empty(3), torch.empty(3)], torch.empty(3), False),
     "a softmax of short rows": ("_softmax", [ROWS, -1, False], ROWS, True),
     "a softmax of longer rows": ("_softmax", [ROWS.view(64, 32), -1, False], ROWS, False),
