@@ -51,12 +51,11 @@ def collective_rate(
     """Latency and rates; ``fewest``: the same of fewer ranks, from which the time of each further
     rank follows. Without it that is ``hop``, as far as the latency has room for it."""
     latency_s, rates = _latency_and_rates(timed)
-    beyond_two = timed.ranks - 2
     if fewest is not None and fewest.ranks < timed.ranks:
         few_s, _ = _latency_and_rates(fewest)
         each_s = (latency_s - few_s) / (timed.ranks - fewest.ranks)
         hop = constant(1e6 * each_s) if each_s > LEAST_S else None
-    hops_s = hop.value / 1e6 * beyond_two if hop else 0.0
+    hops_s = hop.value / 1e6 * (timed.ranks - 2) if hop else 0.0
     if hops_s >= latency_s - LEAST_S:
         hop, hops_s = None, 0.0
     latency = constant(1e6 * (latency_s - hops_s))
