@@ -106,7 +106,7 @@ def _has_short_rows(base: str, args: Sequence[Any], outs: Sequence[Tensor]) -> b
     whole = max(given, key=Tensor.numel)
     if "softmax" in base:
         return whole.shape[-1] < SHORT_ROW
-    every = [_strides(x, whole.ndim) for x in (whole, *given, outs[0]) if x.ndim <= whole.ndim]
+    every = [_strides(x, whole.ndim) for x in (*given, outs[0]) if x.ndim <= whole.ndim]
     dims = (d for d in range(whole.ndim) if whole.shape[d] > 1)
     row, nearest = 1, [1] * len(every)
     for d in sorted(dims, key=lambda d: max(strides[d] for strides in every)):
