@@ -11,7 +11,7 @@ from rich.console import Console
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fewer, folded
 from spbench.report.progress import in_a_line
-from spbench.text import counted
+from spbench.text import counted, grouped
 from spbench.workload.case import Case, Cell
 from spbench.workload.predicted import Estimate, Prediction, RankWork
 from spbench.workload.traffic import PHASES
@@ -44,16 +44,12 @@ def show_plan(
 
     ``predictions``, ``estimates``: by the keys of cases; none for a cell that cannot run.
     """
-    keys = [cell.case.key for cell in cells]
     rows = [
-        _plan(cell, predictions.get(key), estimates.get(key))
-        for cell, key in zip(cells, keys, strict=True)
+        _plan(cell, predictions.get(cell.case.key), estimates.get(cell.case.key)) for cell in cells
     ]
     if as_json:
         known, _ = works()
-        tables.print_json(
-            [row | _work(known.get(key)) for row, key in zip(rows, keys, strict=True)]
-        )
+        tables.print_json([row | _work(known.get(row["case"])) for row in rows])
         return
     out = tables.console()
     of_workloads: dict[str, list[dict[str, Any]]] = {}
@@ -77,16 +73,15 @@ def _show_works(
     out: Console, cells: Sequence[Cell], known: Mapping[str, RankWork], sentences: Sequence[str]
 ) -> None:
     """A line for each case, below the workload's where there are several."""
-    of_workloads: dict[str, dict[str, list[str]]] = {}
-    for case in (cell.case for cell in cells if cell.case.key in known):
-        lines = of_workloads.setdefault(in_a_line(case.workload), {})
-        lines[case.key] = _work_cells(case, known[case.key])
+    cases = {cell.case.key: cell.case for cell in cells if cell.case.key in known}
+    of_workloads = grouped(cases.values(), lambda case: in_a_line(case.workload))
     if known:
         tables.say(out, "a step on the busiest rank, counted; memory in MiB at its peak:")
-    for title, lines in of_workloads.items():
+    for title, these in of_workloads.items():
         if len(of_workloads) > 1:
             tables.say(out, title)
-        full = Grid(columns=WORK_COLUMNS, rows=[*lines.values()], words=(0,))
+        rows = [_work_cells(case, known[case.key]) for case in these]
+        full = Grid(columns=WORK_COLUMNS, rows=rows, words=(0,))
         tables.show_fitting(out, fewer(full, ("kernels", *PARTS[::-1])))
     tables.say(out, *sentences)
 
