@@ -8,6 +8,8 @@ from typing import TypeVar
 
 T = TypeVar("T")
 K = TypeVar("K", bound=Hashable)
+GIVE_OTHERS = "give other strategies, ranks or workloads"
+"""The remedy where nothing is left of what was asked for."""
 
 
 def counted(count: int, noun: str) -> str:

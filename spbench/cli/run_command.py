@@ -20,6 +20,7 @@ from spbench.sweep.estimate import foreseen
 from spbench.sweep.plan import cells
 from spbench.sweep.run import Finished, run
 from spbench.sweep.run_folder import folder_for
+from spbench.text import GIVE_OTHERS
 from spbench.worker.fault_injection import announce_fault
 from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
 
@@ -104,10 +105,6 @@ def show_finished(finished: Finished | None, *, as_json: bool) -> int:
 def exit_code(finished: Finished) -> int:
     """Whether all that was asked for is done; says so where nothing was measured."""
     if {record.status for record in finished.records} == {"skipped"}:
-        click.echo(
-            "nothing was measured: every case was left out; "
-            "give other strategies, ranks or workloads",
-            err=True,
-        )
+        click.echo(f"nothing was measured: every case was left out; {GIVE_OTHERS}", err=True)
         return SOME_FAILED
     return SOME_FAILED if finished.unfinished else DONE

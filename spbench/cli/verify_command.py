@@ -16,6 +16,7 @@ from spbench.results.sample import VerifyResult
 from spbench.strategies.registry import load
 from spbench.sweep.devices import choose_device
 from spbench.sweep.verification import checks_for, verify
+from spbench.text import GIVE_OTHERS
 from spbench.worker.fault_injection import refuse_fault
 from spbench.workload.catalogue import SMALL, find, with_settings
 from spbench.workload.config_names import names
@@ -104,10 +105,6 @@ def _show(results: Sequence[VerifyResult], *, as_json: bool) -> int:
         show_verdicts(results)
     outcomes = {result.outcome for result in results}
     if outcomes == {"declined"}:
-        click.echo(
-            "nothing was proved: every check was declined; "
-            "give other strategies, ranks or workloads",
-            err=True,
-        )
+        click.echo(f"nothing was proved: every check was declined; {GIVE_OTHERS}", err=True)
         return SOME_FAILED
     return SOME_FAILED if {"WRONG", "FAILED"} & outcomes else DONE

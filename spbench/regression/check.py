@@ -26,7 +26,7 @@ from spbench.sweep.plan import cells as cells_of
 from spbench.sweep.plan import in_rounds
 from spbench.sweep.request import Request, refusal
 from spbench.sweep.run_folder import output_folder
-from spbench.text import counted
+from spbench.text import GIVE_OTHERS, counted
 from spbench.worker.fault_injection import VARIABLE, announce_fault, planted_fault
 from spbench.workload.case import COUNTED, QUICK, Case, Cell, MeasurementBudget
 
@@ -177,7 +177,7 @@ def _leave_out(skipped: Sequence[Cell], request: Request, cells: Sequence[Cell])
     for cell in skipped:
         click.echo(f"{cell.case.label} is left out: {cell.why_not}", err=True)
     if len(skipped) == len(cells):
-        raise Failure("no case is left to check; give other strategies, ranks or workloads")
+        raise Failure(f"no case is left to check; {GIVE_OTHERS}")
 
 
 def _new_folder(out: Path | None, title: str) -> Path:
