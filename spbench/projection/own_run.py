@@ -18,7 +18,7 @@ from spbench.errors import Failure
 from spbench.projection.cost import Mode, cost
 from spbench.projection.hardware import Cluster
 from spbench.projection.interval import Cost
-from spbench.projection.scaled import scaled
+from spbench.projection.scaled import slowed
 from spbench.projection.trace import work
 from spbench.results.find_run import read_latest
 from spbench.results.run_json import case_of, folder_of_run, read_run
@@ -124,11 +124,9 @@ def _projected(each: Compared, cluster: Cluster) -> Compared:
     try:
         if case.device != kind:
             raise Failure(f"measured on {case.device}, and {cluster.name} describes {kind}")
-        strategy = in_mesh(case.strategy, case.mesh)
-        done = work(case.workload, strategy, case.ranks, device=kind)
+        done = work(case.workload, in_mesh(case.strategy, case.mesh), case.ranks, device=kind)
         slower = _slower(each, cluster)
-        at_speed = scaled(scaled(cluster, "compute", 1 / slower), "launch", slower)
-        return replace(each, slower=slower, projected=cost(done, at_speed, Mode()))
+        return replace(each, slower=slower, projected=cost(done, slowed(cluster, slower), Mode()))
     except Failure as failure:
         return replace(each, why_not=str(failure))
 

@@ -30,6 +30,8 @@ WHATS: Mapping[str, str] = {
     "launch": "the host's time of a launch",
 }
 """Kinds of constants, and their names in a sentence."""
+TIMES = ("latency", "launch")
+"""Kinds that are times; the others are rates."""
 LAUNCHES = ("launch_us", "compiled_launch_us", "operation_us")
 Part = TypeVar("Part", Cluster, OnRanks)
 
@@ -39,6 +41,14 @@ def scaled(cluster: Cluster, what: str, factor: float) -> Cluster:
     too."""
     parts = tuple(_part(part, what, factor) for part in cluster.on_ranks)
     return _part(cluster, what, factor).model_copy(update={"on_ranks": parts})
+
+
+def slowed(cluster: Cluster, factor: float) -> Cluster:
+    """The cluster with processors that take ``factor`` as long for all that they do: they compute,
+    launch, and where a machine's memory links them, carry what they send."""
+    for what in WHATS if cluster.link == "memory" else ("compute", "launch"):
+        cluster = scaled(cluster, what, factor if what in TIMES else 1 / factor)
+    return cluster
 
 
 def _part(part: Part, what: str, factor: float) -> Part:

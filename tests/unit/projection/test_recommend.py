@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from typing import Literal
 
 import pytest
 
@@ -16,7 +17,7 @@ from spbench.projection.hardware import Cluster, OnRanks
 from spbench.projection.hardware import find as find_cluster
 from spbench.projection.project import Projection
 from spbench.projection.recommend import Flip, Recommendation, recommend
-from spbench.projection.scaled import WHATS, scaled
+from spbench.projection.scaled import WHATS, scaled, slowed
 from spbench.projection.work import Kernel, Memory, Message, Work
 from spbench.strategies.registry import load, places
 from spbench.workload.catalogue import find
@@ -274,6 +275,19 @@ def test_a_scaled_cluster_differs_in_one_kind_of_constant(what: str, has_parts: 
         "launch": {"launches"},
     }
     assert changed == expected[what]
+
+
+@pytest.mark.parametrize(("link", "sent"), [("memory", 2.0), ("network", 1.0)])
+def test_slow_processors_carry_what_a_machine_sends_itself(
+    link: Literal["memory", "network"], sent: float
+) -> None:
+    """And a wire takes as long as ever."""
+    work = done(1e4, {"all_to_all": 10**8})
+    cluster = CLUSTER.model_copy(update={"link": link})
+    plain, slow = (cost(work, slowed(cluster, factor)).terms for factor in (1.0, 2.0))
+    ratios = {name: slow[name] / seconds for name, seconds in plain.items() if seconds}
+    expected = {"gemm": 2.0, "launches": 2.0, "all_to_all sequence exposed": sent}
+    assert ratios == pytest.approx(expected)
 
 
 def names_of(found: Sequence[str]) -> set[str]:
