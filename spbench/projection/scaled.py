@@ -7,9 +7,9 @@ wire and what the ends need for it, and only the wire's time changes:
 
 Headers, acknowledgements and senders that meet take up to a tenth of a wire: a rate within that
 changes in proportion. Where less than the wire's time was seen, a bucket let the beginning of a
-message through at once: what it holds of the wire's time, it holds of another wire's, too, and
-where that is all, a message goes at the wire's rate or at the highest that was timed. Latencies
-stay.
+message through at once: what it holds of the wire's time, it holds of another wire's, too, but two
+packets at least, and where that is all, a message goes at the wire's rate or at the highest that
+was timed. Latencies stay.
 """
 
 import re
@@ -100,6 +100,10 @@ def _times(constant: Constant | Curve, factor: float) -> Constant | Curve:
 
 WIRE = 0.9
 """Part of a nominal rate from which the wire limits: TCP in frames of 1,500 bytes gets 0.95."""
+PACKETS_MB = 2 * 0.009
+"""What a slower link's bucket holds at least, of packets as clusters send them."""
+FINE = 8
+"""Sizes of a curve at another rate for each that was timed: a bucket bends it between them."""
 RATE = re.compile(r"([0-9]*\.?[0-9]+)\s*([kmgt]?)bit(?:/s)?", re.ASCII | re.IGNORECASE)
 BITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
@@ -160,10 +164,14 @@ def _relinked(name: str, levels: tuple[Level, ...], rate: Constant) -> tuple[Lev
 
 
 def _rewired(curve: Curve, old: float, new: float) -> Curve:
-    sizes, rates = np.array(curve.at), np.array(curve.values)
-    timed, wire = sizes / rates, sizes / old
-    bucket = max((wire - timed)[timed < WIRE * wire], default=0.0)
-    on_wire = np.minimum(timed + bucket, wire / WIRE)
-    before, after = (np.maximum(on_wire * x - bucket, 0.0) for x in (1.0, old / new))
-    seconds = np.maximum(timed - before + after, sizes / max(*rates, new))
-    return curve.model_copy(update={"values": tuple(map(float, sizes / seconds))})
+    at = np.array(curve.at)
+    saved = at / old - at / curve.values
+    bucket = max(saved[saved > (1 - WIRE) * at / old], default=0.0)
+    held = max(bucket, PACKETS_MB / new) if bucket and new < old else bucket
+    sizes = np.unique([*at, *np.geomspace(at[0], at[-1], FINE * len(at))])
+    timed, wire = sizes / [*map(curve, sizes)], sizes / old
+    on_wire = np.clip(timed + bucket, wire, wire / WIRE)
+    rest = timed - np.maximum(on_wire - bucket, 0.0)
+    least = sizes / max(*curve.values, new)
+    seconds = np.maximum(rest + np.maximum(on_wire * old / new - held, 0.0), least)
+    return curve.model_copy(update={"at": (*sizes,), "values": (*(sizes / seconds),)})

@@ -10,6 +10,7 @@ from spbench.projection.hardware import Cluster, find
 from spbench.projection.scaled import link_rate, relinked
 
 CLUSTER = find("hgx-h100")
+SIZES = (0.1, 1.0, 10.0, 100.0)
 TIMED = (0.05, 0.02, 0.0125, 0.024)
 """GB/s at 0.2 Gbit/s, 0.025 GB/s: one through a bucket, two that the ends slow down, and one that
 has all but headers and acknowledgements."""
@@ -18,7 +19,7 @@ has all but headers and acknowledgements."""
 def timed_at(rate: str) -> Cluster:
     """Its outermost links as timed at a nominal rate."""
     level = CLUSTER.levels[-1]
-    curve = Curve(at=(0.1, 1, 10, 100), values=TIMED, source="timed", kind="measured")
+    curve = Curve(at=SIZES, values=TIMED, source="timed", kind="measured")
     rates = {
         op: each.model_copy(update={"gb_per_s": curve}) for op, each in level.collectives.items()
     }
@@ -27,10 +28,10 @@ def timed_at(rate: str) -> Cluster:
     return CLUSTER.model_copy(update={"levels": levels})
 
 
-@pytest.mark.parametrize("rate", ["50Mbit", "200Mbit", "2 Gbit/s"])
+@pytest.mark.parametrize("rate", ["100Mbit", "200Mbit", "2 Gbit/s"])
 def test_only_time_on_the_wire_changes(rate: str) -> None:
     made, wire_s = relinked(timed_at("200Mbit"), link_rate(rate)), 1 / link_rate(rate).value
-    values = made.levels[-1].collectives["p2p"].gb_per_s.values
+    values = [made.levels[-1].collectives["p2p"].gb_per_s(size) for size in SIZES]
     full_s = 1 / (0.9 * 0.025)
     rests_s = [1 / timed - full_s for timed in TIMED[1:3]]
     assert values[1:3] == pytest.approx([1 / (wire_s / 0.9 + rest_s) for rest_s in rests_s])
@@ -44,6 +45,13 @@ def test_only_time_on_the_wire_changes(rate: str) -> None:
     shared = CLUSTER.levels[-1].shared_gb_per_s.value
     assert network.shared_gb_per_s.value == pytest.approx(shared / wire_s / 0.025)
     assert made.levels[:-1] == CLUSTER.levels[:-1]
+
+
+def test_the_bucket_of_a_slow_wire_holds_two_packets() -> None:
+    """0.018 MB of 0.1, where at 0.00625 GB/s it would hold 0.0125 as long as of the faster one."""
+    made = relinked(timed_at("200Mbit"), link_rate("50Mbit"))
+    rate = made.levels[-1].collectives["p2p"].gb_per_s
+    assert rate(0.1) == pytest.approx(0.00625 / (1 - 0.18))
 
 
 @pytest.mark.parametrize(
