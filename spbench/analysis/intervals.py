@@ -94,8 +94,7 @@ def paired_rounds(before: Mapping[str, float], after: Mapping[str, float]) -> li
     Three are enough, and fewer where the launches before or after have no other rounds.
     """
     shared = [name for name in before if name in after]
-    enough = min(LEAST_LAUNCHES, len(before), len(after))
-    return shared if len(shared) >= enough else []
+    return shared if len(shared) >= min(LEAST_LAUNCHES, len(before), len(after)) else []
 
 
 def ratio(

@@ -145,8 +145,7 @@ def placement(counts: Sequence[int], hosts: Sequence[str]) -> str:
     """Which ranks are on which host, as in "node-a 0-3, node-b 4-7"."""
     parts, first = [], 0
     for count, host in zip(counts, hosts, strict=False):
-        last = first + count - 1
-        parts.append(f"{host} {first}" if count == 1 else f"{host} {first}-{last}")
+        parts.append(f"{host} {first}" if count == 1 else f"{host} {first}-{first + count - 1}")
         first += count
     return ", ".join(parts)
 

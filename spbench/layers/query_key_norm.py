@@ -97,5 +97,4 @@ def cut_norm_sums(
     if not isinstance(sublayer, Attention) or workload.qk_norm != ACROSS_HEADS:
         return []
     each = max(SUMMED_BYTES, DTYPE_BYTES[workload.dtype])
-    whole_bytes = 2 * workload.samples * tokens * each
-    return [Transfer.all_reduce(whole_bytes, ranks)]
+    return [Transfer.all_reduce(2 * workload.samples * tokens * each, ranks)]

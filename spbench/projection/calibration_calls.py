@@ -104,8 +104,7 @@ def _calls(
 ) -> list[TimedKernel]:
     """Calls under all strategies that can run, or under so many at most, of those that keep whole
     rows of scores if ``in_rows``."""
-    every = able(workload, ranks).values()
-    of = [x for x in every if x.keeps_scores or not in_rows][:most]
+    of = [x for x in able(workload, ranks).values() if x.keeps_scores or not in_rows][:most]
     by_strategy = (timed_calls(workload, each, ranks, "cpu", LEARNT["cpu"]) for each in of)
     return [call for calls in by_strategy for call in calls]
 

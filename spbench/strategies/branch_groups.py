@@ -59,8 +59,7 @@ class BranchGroups(Strategy):
         return replace(self, own=self.own.settled(self.part_of(workload), ranks // self.cfg))
 
     def mesh(self, workload: Workload, ranks: int) -> Mapping[str, int]:
-        own = self.own.mesh(self.part_of(workload), ranks // self.cfg)
-        return {CFG: self.cfg, **own}
+        return {CFG: self.cfg, **self.own.mesh(self.part_of(workload), ranks // self.cfg)}
 
     def layout(self, workload: Workload, ranks: int) -> Layout:
         return self.own.layout(self.part_of(workload), ranks // self.cfg)

@@ -139,8 +139,7 @@ def _measure(
         placements = _placements(request, cells, launcher)
         store.write_run(facts | as_asked(request, cells, store.folder, placements))
         hosts = launcher.hosts if isinstance(launcher, JoinedLauncher) else []
-        nodes = len(set(hosts)) or request.nodes
-        before = foreseen(todo, nodes, request.deadlines.launch_s)
+        before = foreseen(todo, len(set(hosts)) or request.nodes, request.deadlines.launch_s)
         with Screen(
             store.folder,
             [cell.case for cell in todo],

@@ -51,8 +51,7 @@ class Hop:
 
         @cache
         def of_group(kept: int, before: Sizes, after: Sizes) -> Transfer:
-            part_bytes = whole_bytes * kept // stays.length
-            return Transfer.all_to_all(part_bytes, before, after)
+            return Transfer.all_to_all(whole_bytes * kept // stays.length, before, after)
 
         groups = mesh.groups(self.over)
         each = [
