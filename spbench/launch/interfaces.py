@@ -65,8 +65,7 @@ def why_ranks_cannot_meet(*, is_alone: bool) -> str | None:
 
 def is_here(host: str) -> bool:
     """Whether the name means this machine. All of 127.0.0.0/8 does, whatever lo has."""
-    interfaces = psutil.net_if_addrs().values()
-    local = {entry.address for entries in interfaces for entry in entries}
+    local = {entry.address for entries in psutil.net_if_addrs().values() for entry in entries}
     return any(address in local or is_loopback(address) for address in addresses_of(host))
 
 

@@ -44,8 +44,7 @@ class PlainNorm(nn.Module):
     def __init__(self, workload: Workload) -> None:
         super().__init__()
         self.weight = nn.Parameter(torch.empty(workload.hidden))
-        layer = workload.norm == "layer"
-        self.bias = nn.Parameter(torch.empty(workload.hidden)) if layer else None
+        self.bias = nn.Parameter(torch.empty(workload.hidden)) if workload.norm == "layer" else None
 
     def forward(self, x: Tensor, conditions: Sequence[Tensor]) -> tuple[Tensor, Tensor, None]:
         return in_memory_order(self._normed, x), x, None

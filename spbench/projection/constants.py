@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from itertools import pairwise
 from typing import Annotated, Literal, Self, final
 
+import numpy as np
 from pydantic import Field, model_validator
 
 from spbench.text import grouped
@@ -98,6 +99,14 @@ class CollectiveRate(Frozen):
     """Part of its latency that is hidden, where ``hidden`` is of the rest; None: as of the rest."""
     hides: Part = 1.0
     """Part of a kernel's time in which a message moves: below 1 where ranks share cores."""
+
+    def seconds(self, mb: float) -> float:
+        """What a rank that sends so much takes beside the latency: between sizes its time, not its
+        rate, lies on a straight line, as where a bucket or a buffer holds the beginning."""
+        at, rates = self.gb_per_s.at, self.gb_per_s.values
+        if not at[0] < mb < at[-1]:
+            return mb / self.gb_per_s(mb) / 1e3
+        return float(np.interp(mb, at, np.divide(at, rates))) / 1e3
 
 
 @final

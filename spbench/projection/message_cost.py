@@ -85,9 +85,9 @@ def message_cost(message: Message, mesh: Mesh, cluster: Cluster, own: Sequence[s
 
 def _at(level: Level, op: Op, sent: float, of_rank: float, of_block: float) -> list[MessageCost]:
     """Times at one level: of the busiest rank, and of the busiest block where ranks share."""
-    rate = level.collectives[op].gb_per_s
-    own = sent * of_rank / (rate(max(sent, 1) / 1e6) * 1e9)
-    costs = [MessageCost(seconds=own, level=level.name, constant=rate)]
+    rates = level.collectives[op]
+    own = of_rank * rates.seconds(sent / 1e6)
+    costs = [MessageCost(seconds=own, level=level.name, constant=rates.gb_per_s)]
     if (shared := level.shared_gb_per_s) is not None:
         left = level.scattered.value if level.scattered and op == "all_to_all" else 1.0
         together = sent * of_block / (shared.value * left * 1e9)

@@ -102,8 +102,6 @@ WIRE = 0.9
 """Part of a nominal rate from which the wire limits: TCP in frames of 1,500 bytes gets 0.95."""
 PACKETS_MB = 2 * 0.009
 """What a slower link's bucket holds at least, of packets as clusters send them."""
-FINE = 8
-"""Sizes of a curve at another rate for each that was timed: a bucket bends it between them."""
 RATE = re.compile(r"([0-9]*\.?[0-9]+)\s*([kmgt]?)bit(?:/s)?", re.ASCII | re.IGNORECASE)
 BITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 
@@ -164,14 +162,12 @@ def _relinked(name: str, levels: tuple[Level, ...], rate: Constant) -> tuple[Lev
 
 
 def _rewired(curve: Curve, old: float, new: float) -> Curve:
-    at = np.array(curve.at)
-    saved = at / old - at / curve.values
-    bucket = max(saved[saved > (1 - WIRE) * at / old], default=0.0)
+    sizes = np.array(curve.at)
+    timed, wire = sizes / curve.values, sizes / old
+    bucket = max((wire - timed)[timed < WIRE * wire], default=0.0)
     held = max(bucket, PACKETS_MB / new) if bucket and new < old else bucket
-    sizes = np.unique([*at, *np.geomspace(at[0], at[-1], FINE * len(at))])
-    timed, wire = sizes / [*map(curve, sizes)], sizes / old
-    on_wire = np.clip(timed + bucket, wire, wire / WIRE)
+    on_wire = np.minimum(timed + bucket, wire / WIRE)
     rest = timed - np.maximum(on_wire - bucket, 0.0)
     least = sizes / max(*curve.values, new)
     seconds = np.maximum(rest + np.maximum(on_wire * old / new - held, 0.0), least)
-    return curve.model_copy(update={"at": (*sizes,), "values": (*(sizes / seconds),)})
+    return curve.model_copy(update={"values": (*map(float, sizes / seconds),)})

@@ -148,8 +148,7 @@ def print_data(data: Sequence[Mapping[str, Any]], form: str) -> None:
         return
     import pandas  # not wanted before ranks start
 
-    flat = pandas.json_normalize([*map(dict, data)])
-    click.echo(flat.to_csv(index=False), nl=False)
+    click.echo(pandas.json_normalize([*map(dict, data)]).to_csv(index=False), nl=False)
 
 
 def _aligned(cells: Sequence[str], widths: Sequence[int], words: Collection[int]) -> str:

@@ -47,8 +47,7 @@ def columns_of(
     hosts = [*launched.hosts.values()]
     columns: dict[str, Any] = {"placement": placement_of(hosts) if hosts else ""}
     if samples:
-        versions = samples[0].versions
-        columns |= {name: versions.get(name, "") for name in ("torch", "cuda", "nccl")}
+        columns |= {name: samples[0].versions.get(name, "") for name in ("torch", "cuda", "nccl")}
         columns |= {"gpu": samples[0].device_name, "gated_on": samples[0].gated_on}
         columns["agreed_with"] = samples[0].agreed_with
         pairs = (pair for sample in samples for pair in sample.environment.items())
