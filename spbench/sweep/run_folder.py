@@ -176,8 +176,7 @@ def check_may_join(folder: Path, cells: Sequence[Cell]) -> None:
 
 
 def _settings(case: Case) -> tuple[object, ...]:
-    work = case.workload
-    return work.name, case.workload_key, case.device, case.kind, case.seed
+    return case.workload.name, case.workload_key, case.device, case.kind, case.seed
 
 
 def _in_words(case: Case) -> str:

@@ -34,7 +34,7 @@ CAP_S = 0.6
 """Seconds of one size, within which it is repeated."""
 LEAST, MOST = 3, 50
 """Repeats of one size: the least, even beyond the cap, and the most."""
-SWEEPS, SWEEP_S, ROUNDS, MOST_OF_A_SWEEP = 3, 0.12, 5, 20
+SWEEPS, SWEEP_S, ROUNDS, MOST_OF_A_SWEEP = 3, 0.07, 5, 20
 """How often all transfers with a kernel between are timed, one after another: what disturbs the
 machine meets one of them once. Each then takes about so many seconds, rounds and repeats."""
 INTERFACE, INTERFACES = "GLOO_SOCKET_IFNAME", Path("/sys/class/net")

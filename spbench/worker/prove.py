@@ -129,8 +129,7 @@ def prove(
     worst = blamed(differences)
     if not worst.excess <= 1:
         hint = _hint(worst, mine.tensors[worst.name], exact[worst.name], comm)
-        rank = ranks[differences.index(worst)]
-        raise ProofError(in_words(differences, rank, hint), differences)
+        raise ProofError(in_words(differences, ranks[differences.index(worst)], hint), differences)
     sent = gathered([*map(float, by_phase(mine.sent).values())], comm, own["output"].device)
     most = (round(max(column)) for column in zip(*sent, strict=True))
     return Proof(

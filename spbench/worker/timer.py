@@ -32,7 +32,7 @@ WINDOW = 3
 LEAST_WARMUP_S = {"cpu": 0.0, "cuda": 3.0}
 """A GPU takes seconds from its idle clock to that of full load, and under its power cap."""
 
-BLOCK_S: dict[str, float] = {"cpu": 0.005, "cuda": 0.02}
+BLOCK_S: dict[str, float] = {"cpu": 0.004, "cuda": 0.02}
 """Seconds of a block of calls; where ranks take turns of a core, seconds of processor time. In
 longer blocks a GPU's clock sinks under its power cap by more than in a step."""
 LONG_S = 0.1

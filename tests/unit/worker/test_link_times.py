@@ -93,10 +93,10 @@ def test_repeats_by_a_cap(monkeypatch: pytest.MonkeyPatch, step_ms: float, repea
 def beside_a_kernel(
     monkeypatch: pytest.MonkeyPatch, clock: SimpleNamespace, **how: Any
 ) -> LinkTiming:
-    """Times of a shift beside a kernel of 20 ms, by this clock."""
+    """Times of a shift beside a kernel of 10 ms, by this clock."""
 
     def kernel() -> None:
-        clock.now_s += 0.02
+        clock.now_s += 0.01
 
     monkeypatch.setattr(link_times, "prepared", lambda *_: kernel)
     monkeypatch.setattr(link_times, "even_clock", lambda _, now_s: now_s)
@@ -124,7 +124,7 @@ def test_a_transfer_beside_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(link_times, "started", started)
     timing = beside_a_kernel(monkeypatch, clock, is_overlapped=True)
-    assert timing.kernel_ms == timing.evenly_ms == pytest.approx([20.0] * ROUNDS * SWEEPS)
+    assert timing.kernel_ms == timing.evenly_ms == pytest.approx([10.0] * ROUNDS * SWEEPS)
     assert timing.ms == pytest.approx([2.0] * ROUNDS * SWEEPS)
     assert timing.hidden_ms == pytest.approx([1.0] * ROUNDS * SWEEPS)
 
@@ -135,7 +135,7 @@ def test_transfers_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def started(*_: object) -> Any:
         def start() -> Several:
-            came_s = clock.now_s if clock.now_s - link.free_at_s > 0.015 else clock.now_s + 0.03
+            came_s = clock.now_s if clock.now_s - link.free_at_s > 0.009 else clock.now_s + 0.03
 
             def arrive() -> None:
                 clock.now_s = link.free_at_s = max(clock.now_s, came_s)
@@ -146,11 +146,11 @@ def test_transfers_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(link_times, "started", started)
     timing = beside_a_kernel(monkeypatch, clock, in_a_row=3)
-    assert timing.kernel_ms == pytest.approx([20.0] * ROUNDS * SWEEPS)
+    assert timing.kernel_ms == pytest.approx([10.0] * ROUNDS * SWEEPS)
     assert timing.ms == pytest.approx([(0 + 30 + 30) / 3] * ROUNDS * SWEEPS)
 
 
-@pytest.mark.parametrize(("seconds", "kernels"), [(0.001, 20), (0.021, 5), (0.5, 3)])
+@pytest.mark.parametrize(("seconds", "kernels"), [(0.001, 20), (0.012, 5), (0.5, 3)])
 def test_sweeps_beside_a_kernel(
     monkeypatch: pytest.MonkeyPatch, seconds: float, kernels: int
 ) -> None:
