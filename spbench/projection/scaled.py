@@ -30,8 +30,8 @@ WHATS: Mapping[str, str] = {
     "launch": "the host's time of a launch",
 }
 """Kinds of constants, and their names in a sentence."""
-TIMES = ("latency", "launch")
-"""Kinds that are times; the others are rates."""
+BESIDE = 0.8
+"""Exponent of how much longer launches and sockets take where products take so much longer."""
 LAUNCHES = ("launch_us", "compiled_launch_us", "operation_us")
 Part = TypeVar("Part", Cluster, OnRanks)
 
@@ -44,11 +44,13 @@ def scaled(cluster: Cluster, what: str, factor: float) -> Cluster:
 
 
 def slowed(cluster: Cluster, factor: float) -> Cluster:
-    """The cluster with processors that take ``factor`` as long for all that they do: they compute,
-    launch, and where a machine's memory links them, carry what they send."""
-    for what in WHATS if cluster.link == "memory" else ("compute", "launch"):
-        cluster = scaled(cluster, what, factor if what in TIMES else 1 / factor)
-    return cluster
+    """The cluster with processors on which products and attention take ``factor`` as long: their
+    launches, too, and where a machine's memory links them, what they send, grow with them."""
+    beside = factor**BESIDE
+    slow = scaled(scaled(cluster, "compute", 1 / factor), "launch", beside)
+    if cluster.link != "memory":
+        return slow
+    return scaled(scaled(slow, "rate", 1 / beside), "latency", beside)
 
 
 def _part(part: Part, what: str, factor: float) -> Part:
