@@ -136,7 +136,8 @@ def calibrated(speed: float | None, ranks: int = 2) -> Cluster:
 
 
 def test_a_slower_processor_is_projected_as_one(tmp_path: Path) -> None:
-    """At half of the speed products, attention and the host take twice as long, messages do not."""
+    """At half of the speed products and attention take twice as long, the host by the power 0.8 of
+    that, messages over links no longer."""
     found = measured(kept(tmp_path / "run", device="cpu", speed=50.0))
     clusters = [calibrated(50.0), calibrated(100.0), calibrated(None), calibrated(100.0, ranks=3)]
     plain, slower, unknown, other_threads = (beside(found, each) for each in clusters)
@@ -144,8 +145,8 @@ def test_a_slower_processor_is_projected_as_one(tmp_path: Path) -> None:
         assert as_it_was.projected and twice.projected
         assert (as_it_was.slower, twice.slower) == pytest.approx((1, 2))
         before, after = as_it_was.projected.terms, twice.projected.terms
-        for term in ("gemm", "attention", "launches"):
-            assert after[term] == pytest.approx(2 * before[term], rel=0.05)  # but for the least
+        for term, times in (("gemm", 2), ("attention", 2), ("launches", 2**0.8)):
+            assert after[term] == pytest.approx(times * before[term], rel=0.05)  # or the least
         assert after["all_reduce all exposed"] == pytest.approx(before["all_reduce all exposed"])
         assert [each.slower for each in same] == [1.0, 1.0]
 
