@@ -106,15 +106,21 @@ def command(
         from spbench.projection.hardware import find
         from spbench.projection.scaled import link_rate as rate_of
     joined = None if onto is None else find(onto)
-    if joined is not None and joined.device.runs_on != on:
-        where = f"is of {joined.device.runs_on}, and ranks compute on {on} here"
-        raise Failure(f"--onto {onto} {where}: run it on such a device, or give -g 1,2 without it")
+    if joined is not None:
+        _check_kind(f"--onto {onto}", joined.device.runs_on, on)
     link = None if link_rate is None else rate_of(link_rate)
     cluster = calibrate(name, ranks, on, timeout, chosen, node, link, joined)
     if cluster is None:
         return DONE
     write(cluster, path)
     return _kept(path)
+
+
+def _check_kind(onto: str, kind: str, on: str) -> None:
+    """Raises Failure where the devices of ``onto`` are not of the kind that ranks compute on."""
+    if kind != on:
+        where = f"is of {kind}, and ranks compute on {on} here"
+        raise Failure(f"{onto} {where}: run it on such a device, or give -g 1,2 without it")
 
 
 def _check_links(onto: str | None, most: int, on: str, *, has_network: bool) -> None:
@@ -164,5 +170,4 @@ def _kept(path: Path) -> int:
 
 def _all_ranks(most: int) -> str:
     """1, 2, 4 ... up to ``most``, and that."""
-    powers = [2**n for n in range(most.bit_length()) if 2**n < most]
-    return ",".join(map(str, [*powers, most]))
+    return ",".join(map(str, [*(2**n for n in range(most.bit_length()) if 2**n < most), most]))

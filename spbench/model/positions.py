@@ -49,8 +49,7 @@ class RotaryTables(nn.Module):
         for attention in workload.attentions:
             for axis, pairs in turned_pairs(attention, workload).items():
                 rates = BASE ** -(torch.arange(pairs, dtype=torch.float64) / pairs)
-                places = torch.arange(workload.axes[axis], dtype=torch.float64)
-                angles = places[:, None] * rates
+                angles = torch.arange(workload.axes[axis], dtype=torch.float64)[:, None] * rates
                 table = torch.stack([angles.cos(), angles.sin()])
                 self.register_buffer(_name(axis, pairs), table, persistent=False)
 

@@ -115,8 +115,7 @@ class Step:
     def seconds(self, factors: Draws, share: Draws | float) -> Draws:
         """Seconds for each draw of factors (draws, constants), with this share of overlap."""
         sums = self.sums
-        none = np.zeros(len(factors))
-        compute = sum((sums.total(kind, factors) for kind in COMPUTE), none)
+        compute = sum((sums.total(kind, factors) for kind in COMPUTE), np.zeros(len(factors)))
         hidden = self.hidden(factors, share)
         exposed = (np.maximum(sums.total(term, factors) - s, 0.0) for term, s in hidden.items())
         busy = sum(exposed, compute)

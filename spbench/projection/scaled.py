@@ -31,7 +31,7 @@ WHATS: Mapping[str, str] = {
 }
 """Kinds of constants, and their names in a sentence."""
 BESIDE = 0.8
-"""Exponent of how much longer launches and sockets take where products take so much longer."""
+"""Where products take twice as long, launches and sockets take two to this power: decision 0050."""
 LAUNCHES = ("launch_us", "compiled_launch_us", "operation_us")
 Part = TypeVar("Part", Cluster, OnRanks)
 
@@ -44,8 +44,8 @@ def scaled(cluster: Cluster, what: str, factor: float) -> Cluster:
 
 
 def slowed(cluster: Cluster, factor: float) -> Cluster:
-    """The cluster with processors on which products and attention take ``factor`` as long: their
-    launches, too, and where a machine's memory links them, what they send, grow with them."""
+    """The cluster with processors on which products and attention take ``factor`` as long. Launches
+    take longer, too, and so does what ranks send each other through a machine's memory."""
     beside = factor**BESIDE
     slow = scaled(scaled(cluster, "compute", 1 / factor), "launch", beside)
     if cluster.link != "memory":
@@ -103,7 +103,7 @@ def _times(constant: Constant | Curve, factor: float) -> Constant | Curve:
 WIRE = 0.9
 """Part of a nominal rate from which the wire limits: TCP in frames of 1,500 bytes gets 0.95."""
 PACKETS_MB = 2 * 0.009
-"""What a slower link's bucket holds at least, of packets as clusters send them."""
+"""Two packets of 9,000 bytes: the token bucket of a slower link holds no less."""
 RATE = re.compile(r"([0-9]*\.?[0-9]+)\s*([kmgt]?)bit(?:/s)?", re.ASCII | re.IGNORECASE)
 BITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
 

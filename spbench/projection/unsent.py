@@ -112,8 +112,7 @@ def prepared(
     transport: type[UnsentTransport] = UnsentGloo if recorder.device == "cpu" else UnsentNccl
     strategy_own, gradients = (transport(rank, ranks, recorder) for _ in range(2))
     transports = Transports(strategy=strategy_own, gradients=gradients)
-    plain = workload.model_copy(update={"optimizer": "none"})
-    step = Step(plain, strategy, transports, META)
+    step = Step(workload.model_copy(update={"optimizer": "none"}), strategy, transports, META)
     return step, step.seeded_inputs()
 
 

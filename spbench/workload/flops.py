@@ -179,7 +179,6 @@ def _score_flops(attention: Attention, workload: Workload) -> int:
     if attention.causal:
         return 2 * tokens * (length + 1) * width
     if attention.projection:
-        keys = workload.key_heads * workload.head_size
-        return 4 * tokens * attention.projection * (width + keys)
+        return 4 * tokens * attention.projection * (width + workload.key_heads * workload.head_size)
     pairs = workload.samples * length**2 * (attention.pair_bias or 0) * workload.heads
     return 4 * tokens * length * width + 2 * pairs

@@ -143,8 +143,7 @@ def _no_match(
         values = [cell.facts[key] for cell in cells if key in cell.facts]
         if not values:
             known = list(dict.fromkeys(name for cell in cells for name in cell.facts))
-            message = f"unknown key {short(key)}. {suggestion(key, known)}"
-            return data.error((*path, key), message)
+            return data.error((*path, key), f"unknown key {short(key)}. {suggestion(key, known)}")
         if not any(_equal(value, other) for other in values):
             hint = suggestion(str(value), list(dict.fromkeys(map(str, values))))
             message = f"excludes nothing: no cell of the matrix has {key} {short(value)}. {hint}"

@@ -28,30 +28,26 @@ def timed_at(rate: str) -> Cluster:
     return CLUSTER.model_copy(update={"levels": levels})
 
 
-@pytest.mark.parametrize("rate", ["100Mbit", "200Mbit", "2 Gbit/s"])
+@pytest.mark.parametrize("rate", ["50Mbit", "100Mbit", "200Mbit", "2 Gbit/s"])
 def test_only_time_on_the_wire_changes(rate: str) -> None:
     made, wire_s = relinked(timed_at("200Mbit"), link_rate(rate)), 1 / link_rate(rate).value
     values = [made.levels[-1].collectives["p2p"].gb_per_s(size) for size in SIZES]
     full_s = 1 / (0.9 * 0.025)
     rests_s = [1 / timed - full_s for timed in TIMED[1:3]]
-    assert values[1:3] == pytest.approx([1 / (wire_s / 0.9 + rest_s) for rest_s in rests_s])
     saved_s = 1 / 0.025 - 1 / 0.05  # of 0.1 MB, for each; of 100 MB a thousandth of that
-    assert values[0] == pytest.approx(1 / (wire_s - saved_s if rate != "2 Gbit/s" else wire_s))
+    held_s = max(saved_s, 0.018 / 0.1 * wire_s) if rate == "50Mbit" else saved_s  # two packets
+    mores_s = [(held_s - saved_s) / larger for larger in (10, 100)]
+    both = zip(rests_s, mores_s, strict=True)
+    assert values[1:3] == pytest.approx([1 / (wire_s / 0.9 + rest - more) for rest, more in both])
+    assert values[0] == pytest.approx(1 / (wire_s - held_s if rate != "2 Gbit/s" else wire_s))
     whole_s = 1 / 0.024 + saved_s / 1000
-    assert values[3] == pytest.approx(1 / (whole_s * wire_s * 0.025 - saved_s / 1000))
+    assert values[3] == pytest.approx(1 / (whole_s * wire_s * 0.025 - held_s / 1000))
     network = made.levels[-1]
     assert network.nominal_gb_per_s == link_rate(rate)
     assert network.shared_gb_per_s is not None and CLUSTER.levels[-1].shared_gb_per_s is not None
     shared = CLUSTER.levels[-1].shared_gb_per_s.value
     assert network.shared_gb_per_s.value == pytest.approx(shared / wire_s / 0.025)
     assert made.levels[:-1] == CLUSTER.levels[:-1]
-
-
-def test_the_bucket_of_a_slow_wire_holds_two_packets() -> None:
-    """0.018 MB of 0.1, where at 0.00625 GB/s it would hold 0.0125 as long as of the faster one."""
-    made = relinked(timed_at("200Mbit"), link_rate("50Mbit"))
-    rate = made.levels[-1].collectives["p2p"].gb_per_s
-    assert rate(0.1) == pytest.approx(0.00625 / (1 - 0.18))
 
 
 @pytest.mark.parametrize(
