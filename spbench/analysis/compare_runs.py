@@ -82,8 +82,7 @@ def _cases_of_runs(
     all_copies = is_copy.groupby([both[name] for name in CASE]).transform("all")
     is_used = ~is_copy | all_copies
     used = both[is_used]
-    launches = launches_by(used, CASE, _steps_of_turns(used, samples))
-    return cases_by(both, CASE, is_used, launches)
+    return cases_by(both, CASE, is_used, launches_by(used, CASE, _steps_of_turns(used, samples)))
 
 
 def _steps_of_turns(

@@ -117,8 +117,7 @@ def parted(joint: Tensor, shape: Sequence[int], first: int) -> tuple[Tensor, Ten
 
 def _order(axes: int, first: int) -> list[int]:
     """Dims of (B, *axes, Z, D) as they lie: ``first``, the other axes, batch, heads, numbers."""
-    others = (dim for dim in range(1, axes + 1) if dim != first)
-    return [first, *others, 0, axes + 1, axes + 2]
+    return [first, *(dim for dim in range(1, axes + 1) if dim != first), 0, axes + 1, axes + 2]
 
 
 def _join(x: Tensor, text: Tensor, first: int) -> Tensor:

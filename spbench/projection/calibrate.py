@@ -14,6 +14,7 @@ from typing import Any
 import click
 import psutil
 import yaml
+from scipy.optimize import least_squares
 
 from spbench.doctor.cgroup import allowed
 from spbench.errors import UNFIT, Failure
@@ -23,21 +24,35 @@ from spbench.projection.calibration_fit import device, in_steps
 from spbench.projection.calibration_plan import CalibrationPlan, plan
 from spbench.projection.calibration_times import Timed
 from spbench.projection.constants import Constant, constant
+from spbench.projection.cost import Mode, middle_s
 from spbench.projection.hardware import Cluster, OnRanks, find
 from spbench.projection.hardware import Device as OwnDevice
 from spbench.projection.link_fit import level
+from spbench.projection.scaled import in_company
+from spbench.projection.trace import work
 from spbench.results.environment import package_version
 from spbench.results.link_report import LinkTimes
 from spbench.results.sample import write_atomically
 from spbench.results.temporary import keep, temporary_folder
+from spbench.strategies.registry import in_mesh
 from spbench.sweep.devices import visible_gpus
 from spbench.sweep.run import described, follow
 from spbench.text import counted
 from spbench.worker.timer import garbage_kept
 from spbench.workload.case import Device, Job
+from spbench.workload.traffic import OPS
 from spbench.workload.workload import Workload
 
 GB = 1e9
+USUAL, LEAST, MOST = (
+    (waits, hides, *[latency] * len(OPS))
+    for waits, hides, latency in ((1.0, 0.3, 1.0), (0.2, 0.0, 0.2), (5.0, 1.0, 5.0))
+)
+"""Factors of computing and of latencies, and between them the part of a kernel's time in which a
+message moves, which the cores that compute have to move as well: on a CPU, before steps with
+messages tell; their least and their most."""
+OFF, TOLD = 0.08, 0.2
+"""What single steps are off by, and what they change of one of those as readily."""
 
 
 def calibrate(
@@ -72,7 +87,8 @@ def calibrate(
     for count, each in timed.items():
         own, call = in_steps(device(hardware, kind, _memory_gb(on, -(-count // nodes)), each), each)
         levels = (level(name_of_level, each, timed.get(2), link),) if count > 1 else ()
-        parts.append(OnRanks(ranks=count, device=own, levels=levels, call_us=call))
+        part = OnRanks(ranks=count, device=own, levels=levels, call_us=call)
+        parts.append(_with_waits(part, each))
     *fewer, most = parts
     if onto is not None:
         return _joined(onto, name, hardware, most.device)
@@ -87,6 +103,38 @@ def calibrate(
         call_us=most.call_us or constant(1e6 * timed[most.ranks].launch_s),
         sources={"calibrate": "times of this machine"},
     )
+
+
+def _with_waits(part: OnRanks, timed: Timed) -> OnRanks:
+    """What so many ranks have, as steps tell that all of them do together: ranks wait for the
+    slowest of them, and for messages between kernels of other lengths than those between which
+    they were timed. What they hide of messages has the least squares of relative errors with two
+    kinds of factors, and all stay as they are by themselves as far as steps tell nothing."""
+    kind, steps = part.device.runs_on, timed.plan.steps if timed.together_s else []
+    if kind == "cuda" or not part.levels:
+        return part
+    done = [work(x.workload, in_mesh(x.strategy, x.mesh), part.ranks, device=kind) for x in steps]
+
+    def found(factors: Sequence[float]) -> OnRanks:
+        waits, hides, *latencies = factors
+        return in_company(part, waits, hides, dict(zip(OPS, latencies, strict=True)))
+
+    def off(factors: Sequence[float]) -> list[float]:
+        there = found(factors)
+        cluster = Cluster(
+            name="so far",
+            device=there.device,
+            levels=there.levels,
+            link="memory",
+            call_us=there.call_us or there.device.launch_us,
+        )
+        projected = (middle_s(each, cluster, Mode()) for each in done)
+        errors = [s / took_s - 1 for s, took_s in zip(projected, timed.together_s, strict=True)]
+        changes = (each - usual for each, usual in zip(factors, USUAL, strict=True))
+        return [*(each / OFF for each in errors), *(each / TOLD for each in changes)]
+
+    fit = least_squares(off, USUAL, bounds=(LEAST, MOST), diff_step=0.05)
+    return found([*map(float, fit.x)])
 
 
 def _joined(onto: Cluster, name: str, hardware: str, own: OwnDevice) -> Cluster:

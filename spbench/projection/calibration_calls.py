@@ -123,10 +123,9 @@ def flops(call: TimedKernel) -> float:
 
 def able(workload: Workload, ranks: int) -> dict[str, Strategy]:
     """The strategies that can run, by name."""
-    every = {name: load(name) for name in places()}
     return {
         name: strategy
-        for name, strategy in every.items()
+        for name, strategy in ((name, load(name)) for name in places())
         if (strategy.misfit(workload) or strategy.why_not(workload, ranks)) is None
     }
 

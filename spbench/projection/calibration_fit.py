@@ -76,7 +76,7 @@ def in_steps(found: Device, timed: Timed) -> tuple[Device, Constant]:
     """The device with what a kernel takes in a step over its time by itself, and the host's time of
     any operation, a view too; and that of a collective beside its transfer. They hold Python and
     autograd. Small steps of one rank, and of a rank of many, have the least squares of relative
-    errors with these three; all ranks wait for the slowest of them.
+    errors with these three.
     On a GPU the host's time is of steps in which kernels are too short for it to wait, and the
     kernels' of large ones, under a power cap that few kernels reach alone."""
     rows, is_gpu = _terms(found, timed), found.kind == "gpu"
@@ -94,13 +94,10 @@ def in_steps(found: Device, timed: Timed) -> tuple[Device, Constant]:
         in_step, together_s = _least_squares(np.column_stack([rows[:, 0], rows[:, 1:].sum(axis=1)]))
         spreads = (spreads[0] if launch_s and not rows[:, 2].any() else UNTOLD, UNTOLD)
         launch_s = call_s = together_s or timed.launch_s
-    launch, call = (
-        constant(1e6 * timed.slowest * seconds, spread)
-        for seconds, spread in zip((launch_s, call_s), spreads, strict=True)
-    )
+    launch, call = (constant(1e6 * s, x) for s, x in zip((launch_s, call_s), spreads, strict=True))
     own = {"operation_us": launch}
     if not is_gpu:
-        own["in_step"] = constant(timed.slowest * in_step)
+        own["in_step"] = constant(in_step)
     return found.model_copy(update=own), call
 
 

@@ -4,7 +4,7 @@ Shapes come from dry runs of a few small workloads; what differs little is one.
 """
 
 import math
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import partial
 from typing import final
 
@@ -45,11 +45,10 @@ BETWEEN = TimedKernel(kind="gemm", shape=[1, 256, 512, 256], dtype="float32")
 """What ranks of a CPU compute between two transfers: about a millisecond, as in steps of many
 messages. There, too, ranks do not arrive together, gloo's threads sleep until they are called, and
 one that wakes waits for a core until what computes there has had its turn."""
-SHORTER, LONGER = (BETWEEN.model_copy(update={"shape": [1, 256, n, 256]}) for n in (1024, 4096))
-"""Computed before and behind a few transfers more: the longer one tells what a kernel hides of a
-message that it outlasts, both how much of its time at most."""
-SENT_BEHIND = ((4**6, SHORTER), (4**8, SHORTER), (4**6, LONGER), (2 * 4**9, LONGER))
-"""Bytes that a rank sends then, and the kernel: most take the latency, the last its bytes' time."""
+IN_TURN = 3
+"""Further strategies under which several ranks do one block: of the next workload the next."""
+QUICK_FLOPS: Mapping[Device, float] = {"cpu": 4e9, "cuda": 1e11}
+"""Larger blocks are done under the first strategy alone."""
 PART_OF_MEMORY, STEP_OF_MEMORY = 0.4, 0.7
 """What a timed kernel may hold of a GPU's memory, and a step: the allocator keeps others' too."""
 LONGEST_ROW = 3  # of shifts that follow each other, of up to 1 MiB: larger ones fill any link
@@ -65,7 +64,7 @@ class CalibrationPlan(Frozen):
     kernels: list[TimedKernel]
     transfers: list[TimedTransfer]
     steps: list[GateCheck] = Field(default_factory=list)
-    """Steps of a few positions and of one block, without messages."""
+    """Steps of a few positions and of one block."""
 
 
 def plan(
@@ -104,8 +103,6 @@ def plan(
     between = BETWEEN if on == "cpu" else None
     transfers = [_transfer(op, sent, ranks, between) for op in OPS for sent in sizes]
     if on == "cpu" and ranks > 1:
-        behind = [_transfer(op, x, ranks, each) for op in OPS for x, each in SENT_BEHIND]
-        transfers += [each.model_copy(update={"is_overlapped": True}) for each in behind]
         row, short = min(ranks - 1, LONGEST_ROW), [x for x in sizes if x <= 2**20]
         transfers += [_transfer("p2p", x, ranks, BETWEEN, row) for x in short if row > 1]
     return CalibrationPlan(
@@ -120,15 +117,19 @@ def _steps(
     workloads: Sequence[Workload], ranks: int, on: Device, memory_bytes: float
 ) -> Iterable[GateCheck]:
     """Tiny steps under the strategies of the fewest calls and of the most, which tell a call from a
-    launch; and steps of one block, under the first strategy that can run it."""
-    for each in workloads:
+    launch; and steps of one block, under the first strategy that can run it and on several ranks a
+    few others."""
+    for number, each in enumerate(workloads):
         small = tiny(each, ranks)
         by_calls = sorted(_able_alone(small, ranks), key=partial(_calls, small, ranks, on))
         yield from _short(
             small, {*by_calls[:1], *(by_calls[-1:] if ranks > 1 else ())}, on, memory_bytes
         )
         part = shallow(each)
-        yield from _short(part, _able_alone(part, ranks)[:1], on, memory_bytes)
+        names, at = _able_alone(part, ranks), 1 + number * IN_TURN
+        yield from _short(part, names[:1], on, memory_bytes)
+        others = [] if ranks == 1 else (names + names[1:])[at : at + IN_TURN]
+        yield from _short(part, others, on, memory_bytes, QUICK_FLOPS[on])
 
 
 def _able_alone(step: Workload, ranks: int) -> list[str]:
@@ -144,7 +145,11 @@ def _calls(step: Workload, ranks: int, on: Device, name: str) -> int:
 
 
 def _short(
-    step: Workload, names: Iterable[str], on: Device, memory_bytes: float
+    step: Workload,
+    names: Iterable[str],
+    on: Device,
+    memory_bytes: float,
+    most_flops: float = math.inf,
 ) -> Iterable[GateCheck]:
     """The step under each strategy, but for those of seconds, or that a GPU cannot hold: every rank
     does one all by itself."""
@@ -153,7 +158,7 @@ def _short(
         done = work(step, load(name), 1, 0, with_memory=told, device=on, known=LEARNT[on])
         fits = done.memory is None or done.memory.peak <= STEP_OF_MEMORY * memory_bytes
         operations = sum(kernel.flops * times for kernel, times in done.kernels.items())
-        if fits and operations <= MOST_FLOPS[on]:
+        if fits and operations <= min(MOST_FLOPS[on], most_flops):
             yield GateCheck(workload=step, strategy=name)
 
 

@@ -95,8 +95,6 @@ class CollectiveRate(Frozen):
     """Achieved by one rank, of what it sends over this level; ``at``: MB that it sends in all."""
     hidden: Part | None = None
     """Part hidden of what kernels behind a message could hide, as timed; None: that of GPUs."""
-    hidden_latency: Part | None = None
-    """Part of its latency that is hidden, where ``hidden`` is of the rest; None: as of the rest."""
     hides: Part = 1.0
     """Part of a kernel's time in which a message moves: below 1 where ranks share cores."""
 

@@ -13,15 +13,7 @@ from scipy.optimize import isotonic_regression
 
 from spbench.errors import Failure
 from spbench.projection.calibration_times import Timed, TimedCollective
-from spbench.projection.constants import (
-    CollectiveRate,
-    Constant,
-    Curve,
-    Level,
-    constant,
-    curve,
-    rounded,
-)
+from spbench.projection.constants import CollectiveRate, Constant, Curve, Level, constant, curve
 from spbench.projection.hardware import Cluster, OnRanks
 from spbench.projection.message_cost import crossing
 from spbench.projection.nccl_tests import NAMES, Log, read_log
@@ -37,11 +29,10 @@ LEAST_S = 1e-7
 def level(name: str, timed: Timed, fewest: Timed | None, nominal: Constant | None = None) -> Level:
     """The links between ranks; ``fewest``: times of two ranks, if ``timed`` is of more;
     ``nominal``: the rate of a rank's link in GB/s by its name, where that is known."""
-    hidden = {key: rounded(part) for key, part in timed.hidden_parts().items()}
     rates = {}
     for op in OPS:
         few = None if fewest is None or op == "p2p" else fewest.collective(op)
-        rates[op] = collective_rate(timed.collective(op), few).model_copy(update=hidden)
+        rates[op] = collective_rate(timed.collective(op), few)
     return Level(name=name, ranks=timed.plan.ranks, collectives=rates, nominal_gb_per_s=nominal)
 
 

@@ -75,11 +75,12 @@ def message_cost(message: Message, mesh: Mesh, cluster: Cluster, own: Sequence[s
         return MessageCost(seconds=0.0, level=outermost.name, constant=rates.latency_us)
     slowest = max(costs, key=lambda each: each.seconds)
     bound = rates.latency_us if latency > slowest.seconds else slowest.constant
-    seconds, hidden = latency + slowest.seconds, rates.hidden
-    if hidden is not None and rates.hidden_latency is not None:
-        hidden = (rates.hidden_latency * latency + hidden * slowest.seconds) / seconds
     return MessageCost(
-        seconds=seconds, level=slowest.level, constant=bound, hidden=hidden, hides=rates.hides
+        seconds=latency + slowest.seconds,
+        level=slowest.level,
+        constant=bound,
+        hidden=rates.hidden,
+        hides=rates.hides,
     )
 
 

@@ -75,8 +75,7 @@ def published_seconds(
     samples = facts["batch"] * case.mesh.get("dp", 1)
     if metric.name == "samples_per_s":
         return samples / value
-    axes = facts.get("axes") or {}
-    return samples * math.prod(axes.values()) / value
+    return samples * math.prod((facts.get("axes") or {}).values()) / value
 
 
 def _product(formula: str, facts: dict[str, Any]) -> float:

@@ -19,9 +19,10 @@ from typing import Any, TypeVar
 import numpy as np
 
 from spbench.errors import Failure
-from spbench.projection.constants import Constant, Curve, Level
+from spbench.projection.constants import Constant, Curve, Level, rounded
 from spbench.projection.hardware import Cluster, Device, OnRanks, find
 from spbench.projection.timed_kernels import is_computed
+from spbench.workload.traffic import Op
 
 WHATS: Mapping[str, str] = {
     "rate": "the links' rate",
@@ -51,6 +52,22 @@ def slowed(cluster: Cluster, factor: float) -> Cluster:
     if cluster.link != "memory":
         return slow
     return scaled(scaled(slow, "rate", 1 / beside), "latency", beside)
+
+
+def in_company(part: Part, waits: float, hides: float, latencies: Mapping[Op, float]) -> Part:
+    """What so many ranks have, where computing and the host take ``waits`` as long, as all wait for
+    the slowest of them, the latency of each operation so many times as long, and all of a message
+    is hidden as far as kernels ``hide`` a part of their time."""
+    device = _multiplied(part.device, waits, "in_step", "operation_us")
+    hidden, levels = {"hidden": 1.0, "hides": rounded(hides)}, []
+    for level in part.levels:
+        rates = {
+            op: _multiplied(rate, latencies[op], "latency_us", "hop_us").model_copy(update=hidden)
+            for op, rate in level.collectives.items()
+        }
+        levels.append(level.model_copy(update={"collectives": rates}))
+    update = {"device": device, "levels": tuple(levels)}
+    return _multiplied(part, waits, "call_us").model_copy(update=update)
 
 
 def _part(part: Part, what: str, factor: float) -> Part:
@@ -97,7 +114,7 @@ def _multiplied(part: Any, factor: float, *names: str) -> Any:
 def _times(constant: Constant | Curve, factor: float) -> Constant | Curve:
     if isinstance(constant, Curve):
         return constant.model_copy(update={"values": tuple(factor * x for x in constant.values)})
-    return constant.model_copy(update={"value": factor * constant.value})
+    return constant.model_copy(update={"value": rounded(factor * constant.value)})
 
 
 WIRE = 0.9

@@ -73,12 +73,11 @@ def changes_part(judgement: Judgement) -> list[list[str]]:
     """A line of counts, the cases that changed, what cells have no room for; then the others."""
     changes = case_changes(judgement)
     shown = [change for change in changes if change.verdict not in UNCHANGED]
-    hidden = [change for change in changes if change.verdict in UNCHANGED]
     return [
         [markdown.count_line(changes)],
         *markdown.change_tables(shown),
         markdown.bullets(_remarks(shown)),
-        _folded(hidden),
+        _folded([change for change in changes if change.verdict in UNCHANGED]),
     ]
 
 

@@ -135,10 +135,9 @@ def ranking_sentences(lines: Sequence[Line]) -> list[str]:
     """A sentence for each panel and number of ranks on which two strategies or more were timed."""
     several = len({line.panel for line in lines}) > 1
     every = [line for line in lines if line.time_ms is not None]
-    groups = grouped(every, lambda line: (line.panel, line.ranks))
     return [
         f"{f'{panel}: on' if several else 'On'} {counted(ranks, 'rank')} {''.join(ranking(timed))}"
-        for (panel, ranks), timed in groups.items()
+        for (panel, ranks), timed in grouped(every, lambda line: (line.panel, line.ranks)).items()
         if len(timed) > 1
     ]
 

@@ -53,8 +53,7 @@ def commit_dates(commits: Collection[str]) -> dict[str, str]:
     out."""
     words = ["log", "--no-walk=unsorted", "--ignore-missing", "--format=%H %ct", *sorted(commits)]
     known = or_none(lambda: git_output(*words, "--")) if commits else ""
-    dated = (line.split() for line in (known or "").splitlines())
     return {
         commit: f"{datetime.fromtimestamp(int(seconds), UTC):%Y-%m-%dT%H:%M:%SZ}"
-        for commit, seconds in dated
+        for commit, seconds in (line.split() for line in (known or "").splitlines())
     }

@@ -44,17 +44,13 @@ class LinkTiming(BaseModel, frozen=True):
     ms: list[float]
     kernel_ms: list[float] = []
     """Milliseconds of the kernel between transfers; none where they follow each other."""
-    evenly_ms: list[float] = []
-    """Milliseconds of that kernel by the clock of ranks that have an even part of the cores."""
-    hidden_ms: list[float] = []
-    """What of ``ms`` that kernel hides when it is called between start and wait."""
 
     @classmethod
     def joined(cls, sweeps: "Sequence[LinkTiming]") -> "LinkTiming":
         """All times of a transfer that was timed again and again."""
         times = {
             field: [time for each in sweeps for time in getattr(each, field)]
-            for field in ("ms", "kernel_ms", "evenly_ms", "hidden_ms")
+            for field in ("ms", "kernel_ms")
         }
         return cls(sent_bytes=sweeps[0].sent_bytes, **times)
 
@@ -76,6 +72,8 @@ class LinkTimes(BaseModel, frozen=True):
     """Seconds of each small step that was asked for, done by one rank: a median."""
     shares_s: list[float] = []
     """Seconds of the same steps as one rank of all does them, without the time of messages."""
+    together_s: list[float] = []
+    """Seconds of the same steps with their messages, on the slowest rank; empty: a single rank."""
     launch_s: float | None = None
     """Seconds of the host for one call of a small kernel; None: no kernel was asked for."""
     cpu_gflop_per_s: float | None = None

@@ -61,8 +61,7 @@ def _farthest(by_rank: Tensor) -> Tensor:
 
 def _elements(x: Tensor, cuts: Shards) -> int:
     """Elements of the whole tensor that ``x`` is a part of."""
-    whole = dict(enumerate(x.shape)) | {cut.dim: cut.length for cut in cuts}
-    return prod(whole.values())
+    return prod((dict(enumerate(x.shape)) | {cut.dim: cut.length for cut in cuts}).values())
 
 
 def _numbers(name: str, x: Tensor, cuts: Shards, rank: int) -> Tensor:

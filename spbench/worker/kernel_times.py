@@ -14,11 +14,12 @@ import torch
 
 from spbench.comm.fake import silent_transports
 from spbench.comm.group import Group
+from spbench.comm.transport import Transports
 from spbench.strategies.registry import in_mesh
 from spbench.worker.kernel_calls import prepared
 from spbench.worker.observer import Observer
 from spbench.worker.step import Step
-from spbench.worker.timer import BLOCK_S, Call, ProcessorSpeed, seconds_of
+from spbench.worker.timer import Call, ProcessorSpeed, Stopwatch, seconds_of
 from spbench.workload.case import GateCheck
 from spbench.workload.flops import step_flops
 from spbench.workload.timed import LARGE, TimedKernel
@@ -29,9 +30,10 @@ a kernel once. The median counts."""
 EVERY, NEAR = 4, 3
 """Kernels from one look at the processor's speed to the next, and looks on either side of a kernel
 whose median is the speed there: single ones scatter by more than it changes in a second."""
-STEPS_S, SUSTAINED_S = 0.03, 1.0
-"""Seconds of a block of steps: of small ones, of which a fit has few, and of large ones, in which a
-GPU comes to the clock that its power cap leaves."""
+STEPS_S, SUSTAINED_S, TOGETHER_S = 0.03, 1.0, 0.15
+"""Seconds of a block of steps: of small ones, of which a fit has few, of large ones, in which a GPU
+comes to the clock that its power cap leaves, and of small ones with messages, which scatter."""
+Timing = Callable[[], float]
 LEAST = TimedKernel(kind="elementwise", shape=[1], dtype="float32")  # no time but a launch
 
 
@@ -39,10 +41,12 @@ LEAST = TimedKernel(kind="elementwise", shape=[1], dtype="float32")  # no time b
 class KernelTimer:
     """Times kernels and small steps on the ranks of ``group``, side by side. A processor's speed
     changes meanwhile: on a CPU all those times are as at one speed, the middle one. ``even_s``: the
-    ranks' ``even_clock``."""
+    ranks' ``even_clock``; ``sends``: whether steps are timed with their messages, too."""
 
-    def __init__(self, group: Group, observer: Observer, even_s: Callable[[], float]) -> None:
-        self._group, self._observer = group, observer
+    def __init__(
+        self, group: Group, observer: Observer, even_s: Callable[[], float], *, sends: bool = True
+    ) -> None:
+        self._group, self._observer, self._sends = group, observer, sends and group.size > 1
         self._speed = None if group.device.type == "cuda" else ProcessorSpeed(group)
         self._even_s = even_s
         self.cpu_gflop_per_s: float | None = None
@@ -50,23 +54,24 @@ class KernelTimer:
 
     def times(
         self, kernels: Sequence[TimedKernel], steps: Sequence[GateCheck]
-    ) -> tuple[list[float], list[float], list[float]]:
-        """Seconds of each kernel, of each step of which this rank does all, and of those of
-        which it does its share, with messages that are packed and not sent. Steps come between
-        kernels, which they are compared with: a neighbour on the core slows all of them."""
-        places = [*dict.fromkeys(((0, 1), (self._group.rank, self._group.size)))]
-        both = [partial(self._step, each, *place) for each in steps for place in places]
-        device, block_s = self._group.device, BLOCK_S[self._group.device.type]
-        calls = [(partial(prepared, each, device), block_s) for each in kernels]
-        large = [step_flops(step.workload) > LARGE for step in steps for _ in places]
-        calls += zip(both, (SUSTAINED_S if each else STEPS_S for each in large), strict=True)
-        evenly = [at / len(part) for part in (kernels, both) for at in range(len(part))]
+    ) -> tuple[list[float], list[float], list[float], list[float]]:
+        """Seconds of each kernel, of each step of which this rank does all, of those of which it
+        does its share, with messages that are packed and not sent, and of those that all do
+        together. Steps come between kernels, which they are compared with: a neighbour on the core
+        slows all of them."""
+        device = self._group.device
+        of_kernels = [partial(self._alone, partial(prepared, each, device)) for each in kernels]
+        of_steps = [call for each in steps for call in self._ways(each)]
+        evenly = [at / len(part) for part in (of_kernels, of_steps) for at in range(len(part))]
+        calls: list[Timing] = [*of_kernels, *of_steps]
         order = sorted(range(len(calls)), key=evenly.__getitem__)
         taken_s = dict(zip(order, self._medians([calls[at] for at in order]), strict=True))
         of_all = [taken_s[at] for at in range(len(calls))]
-        of_steps = of_all[len(kernels) :]
-        count = len(places)  # one rank's share is all of it
-        return of_all[: len(kernels)], of_steps[::count], of_steps[count - 1 :: count]
+        kernels_s, steps_s = of_all[: len(kernels)], of_all[len(kernels) :]
+        ways = len(steps_s) // max(1, len(steps)) or 1
+        share = min(1, ways - 1)  # one rank's is all of it
+        together_s = steps_s[2::ways] if self._sends else []
+        return kernels_s, steps_s[::ways], steps_s[share::ways], together_s
 
     def launch(self) -> float:
         """Seconds of the host for a launch."""
@@ -74,21 +79,50 @@ class KernelTimer:
             least = prepared(LEAST, self._group.device)
             return seconds_of(least, self._group, self._even_s, waits=False)
 
-    def _step(self, asked: GateCheck, rank: int, ranks: int) -> Callable[[], object]:
-        strategy, transports = in_mesh(asked.strategy, asked.mesh), silent_transports(rank, ranks)
-        step = Step(asked.workload, strategy, transports, self._group.device)
+    def _ways(self, asked: GateCheck) -> list[Timing]:
+        """A step as one rank does all of it, as this one does its share, and as all do it."""
+        rank, ranks = self._group.rank, self._group.size
+        is_large = step_flops(asked.workload) > LARGE
+        block_s, together_s = (SUSTAINED_S,) * 2 if is_large else (STEPS_S, TOGETHER_S)
+        ways: list[Timing] = []
+        for place in dict.fromkeys(((0, 1), (rank, ranks))):
+            silent = partial(silent_transports, *place)
+            ways.append(partial(self._alone, partial(self._step, asked, silent), block_s))
+        if self._sends:
+            ways.append(partial(self._together, asked, together_s))
+        return ways
+
+    def _step(self, asked: GateCheck, transports: Callable[[], Transports]) -> Call:
+        strategy = in_mesh(asked.strategy, asked.mesh)
+        step = Step(asked.workload, strategy, transports(), self._group.device)
         return partial(step, *step.seeded_inputs())
 
-    def _medians(self, calls: Sequence[tuple[Callable[[], Call], float]]) -> list[float]:
-        """Seconds of each call, prepared anew in each round, over a block of so many seconds."""
+    def _alone(self, prepare: Callable[[], Call], block_s: float | None = None) -> float:
+        return seconds_of(prepare(), self._group, self._even_s, block_s)
+
+    def _together(self, asked: GateCheck, block_s: float) -> float:
+        """Seconds of a step on the slowest rank: the median of a block's, which ranks begin
+        together."""
+        step = self._step(asked, lambda: self._group.transports)
+        watch = Stopwatch(group=self._group, now_s=self._observer.times.now_s)
+
+        def slowest_ms(count: int) -> list[float]:
+            return self._group.largest([watch.once(step)[0] for _ in range(count)])
+
+        slowest_ms(1)  # what is set up by the first is not its time
+        (once_ms,) = slowest_ms(1)
+        return statistics.median(slowest_ms(max(1, int(1e3 * block_s / once_ms)))) / 1e3
+
+    def _medians(self, calls: Sequence[Timing]) -> list[float]:
+        """Seconds of each call, prepared anew in each round."""
         rounds, every = [], []
         torch.set_flush_denormal(True)  # what shrinks in place ends at 0, not among slower numbers
         try:
             for _ in range(ROUNDS):
                 took_s, looks = [], []
-                for number, (prepare, block_s) in enumerate(calls, start=1):
+                for number, timing in enumerate(calls, start=1):
                     with self._observer.phase(f"kernel or step {number} of {len(calls)}"):
-                        took_s.append(seconds_of(prepare(), self._group, self._even_s, block_s))
+                        took_s.append(timing())
                     if number % EVERY == 1:
                         looks.append(self._speed.look() if self._speed is not None else 0.0)
                 every += looks

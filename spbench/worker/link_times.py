@@ -44,14 +44,17 @@ Start = Callable[[], Handle]
 def time_alone(
     transfers: Sequence[TimedTransfer],
     kernels: Sequence[TimedKernel],
+    steps: Sequence[GateCheck],
     group: Group,
     observer: Observer,
-    steps: Sequence[GateCheck] = (),
+    is_one_node: bool = True,
 ) -> LinkTimes:
-    """This rank's times of all transfers, kernels and steps, one after another, in phases."""
-    now_s, computes = observer.times.now_s, kernels or any(each.between for each in transfers)
-    even_s = even_clock(group, now_s) if computes else now_s
-    watch = Stopwatch(group=group, now_s=now_s, even_s=even_s)
+    """This rank's times of all transfers, kernels and steps, one after another, in phases. Steps
+    with their messages are timed on the CPU of one node alone: behind a long wait for a slow wire
+    computing takes longer, and behind a faster one's it does not."""
+    now_s = observer.times.now_s
+    even_s = even_clock(group, now_s) if kernels else now_s
+    watch = Stopwatch(group=group, now_s=now_s)
     sweeps: list[list[LinkTiming]] = [[] for _ in transfers]
     for sweep, (number, transfer) in product(range(SWEEPS), enumerate(transfers)):
         if sweep == 0 or transfer.between is not None:
@@ -59,8 +62,8 @@ def time_alone(
                 sweeps[number].append(timed(transfer, group, watch))
     link, nominal = nominal_rate(group.device)
     gpu = Gpu(group.device) if group.device.type == "cuda" else None
-    timer = KernelTimer(group, observer, even_s)
-    kernels_s, steps_s, shares_s = timer.times(kernels, steps)
+    timer = KernelTimer(group, observer, even_s, sends=is_one_node and gpu is None)
+    kernels_s, steps_s, shares_s, together_s = timer.times(kernels, steps)
     return LinkTimes(
         rank=group.rank,
         host=socket.gethostname(),
@@ -72,6 +75,7 @@ def time_alone(
         kernels_s=kernels_s,
         steps_s=steps_s,
         shares_s=shares_s,
+        together_s=together_s,
         launch_s=timer.launch() if kernels else None,
         cpu_gflop_per_s=timer.cpu_gflop_per_s,
     )
@@ -107,17 +111,14 @@ def timed(transfer: TimedTransfer, group: Group, watch: Stopwatch, most: int = M
 def _in_step(
     start: Start, kernel: Call, watch: Stopwatch, repeats: int, transfer: TimedTransfer
 ) -> dict[str, list[float]]:
-    """What a transfer adds to a kernel before it, and what of that a kernel between its start and
-    the wait hides; each the mean of a few rows, which ranks begin together."""
+    """What a transfer adds to a kernel before it: means of a few rows, which ranks begin
+    together."""
     rounds, in_a_row = min(ROUNDS, repeats), transfer.in_a_row
     count = in_a_row * (rows := max(1, repeats // rounds // in_a_row))
-    evenly_ms: list[float] = []
 
     def alone() -> None:
-        began_s = watch.even_s()
         for _ in range(count):
             kernel()
-        evenly_ms.append((watch.even_s() - began_s) * 1e3 / count)
 
     def after() -> None:
         for _ in range(rows):
@@ -126,20 +127,9 @@ def _in_step(
             for _ in range(in_a_row):
                 start().wait()
 
-    def around() -> None:
-        for _ in range(count):
-            handle = start()
-            kernel()
-            handle.wait()
-
-    calls = (alone, after, around) if transfer.is_overlapped else (alone, after)
-    taken = [[watch.once(call)[0] / count for call in calls] for _ in range(rounds)]
-    return {
-        "kernel_ms": [kernel_ms for kernel_ms, *_ in taken],
-        "evenly_ms": evenly_ms,
-        "ms": [after_ms - kernel_ms for kernel_ms, after_ms, *_ in taken],
-        "hidden_ms": [after_ms - around_ms for _, after_ms, *rest in taken for around_ms in rest],
-    }
+    taken = [[watch.once(call)[0] / count for call in (alone, after)] for _ in range(rounds)]
+    added_ms = [after_ms - kernel_ms for kernel_ms, after_ms in taken]
+    return {"kernel_ms": [kernel_ms for kernel_ms, _ in taken], "ms": added_ms}
 
 
 def started(transfer: TimedTransfer, transport: Transport, device: torch.device) -> Start:

@@ -130,8 +130,7 @@ def _cotangent(shape: Sequence[int], seed: int) -> Tensor:
 
 def _agreed_cut(out: Tensor, whole: torch.Size, comm: Collectives) -> tuple[Shard, ...]:
     """How the output is cut, by its shape on every rank; nothing where each has the whole."""
-    cuts = gathered([_cut(out.shape, whole, comm)], comm, out.device)
-    dims = {int(dim) for (dim,) in cuts}
+    dims = {int(dim) for (dim,) in gathered([_cut(out.shape, whole, comm)], comm, out.device)}
     if len(dims) > 1 or dims == {NEITHER}:
         raise ProofError(
             f"the output is {tuple(out.shape)} on rank {comm.rank} and {tuple(whole)} on one "

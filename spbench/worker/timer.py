@@ -121,8 +121,6 @@ class Stopwatch:
 
     group: Group
     now_s: Clock
-    even_s: Clock = time.monotonic
-    """Their ``even_clock``, for kernels between transfers."""
     spent_s: float = 0.0
     """Seconds of all steps so far."""
 

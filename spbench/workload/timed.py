@@ -52,5 +52,3 @@ class TimedTransfer(Frozen):
     """What ranks compute before each transfer, as in a step; None: transfers follow each other."""
     in_a_row: int = 1
     """Transfers that follow each other behind as many of those kernels: shifts of a ring."""
-    is_overlapped: bool = False
-    """Whether it is also timed with that kernel between its start and the wait."""

@@ -59,10 +59,9 @@ class PageTable(NamedTuple):
 
 def strategy_tables(lines: Sequence[Line]) -> list[PageTable]:
     """A table for each panel, without the columns in which it has nothing."""
-    panels = grouped(lines, lambda line: line.panel)
     return [
         _strategy_table(f"table-{i}", title, of_panel)
-        for i, (title, of_panel) in enumerate(panels.items(), 1)
+        for i, (title, of_panel) in enumerate(grouped(lines, lambda line: line.panel).items(), 1)
     ]
 
 

@@ -112,8 +112,7 @@ def _mark_failed(ax: Axes, failed: Sequence[tuple[float, Line]], width: float) -
     slot = 72 * width * ax.bbox.width / ax.figure.dpi / np.ptp(ax.get_xlim())
     for at, line in failed:
         label = line.status if line.status != "ok" else "not measured"
-        size = min(8, max(5, slot))
-        ax.text(at, 0.08, label, fontsize=size, transform=across, **UPRIGHT)
+        ax.text(at, 0.08, label, fontsize=min(8, max(5, slot)), transform=across, **UPRIGHT)
 
 
 def short(value: float, _: object = None) -> str:

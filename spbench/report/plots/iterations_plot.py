@@ -67,8 +67,7 @@ def times_by_panel(
 ) -> dict[str, list[CaseTimes]]:
     """The cases of each panel by its title, both in order; ``shown``: of ``measured_cases``."""
     case = ["panel", "strategy"]
-    counts = launches_side_by_side(shown, case)
-    launches = launches_by(shown, case, counts=counts)
+    launches = launches_by(shown, case, counts=launches_side_by_side(shown, case))
     steps = steps_by_row(shown, samples)
     rows: dict[tuple[str, str], dict[Hashable, Record]] = {}
     for row, panel, record in zip(shown.index, shown["panel"], records_of(shown), strict=True):

@@ -117,13 +117,12 @@ def draw_winners(ax: Axes, panel: WinnersPanel) -> None:
 def winners_sheet(panels: Mapping[str, WinnersPanel], about: str) -> Sheet:
     winners = [each for panel in panels.values() for each in panel.winners.values()]
     sizes = [size for panel in panels.values() for size in panel.sizes]
-    strategies = dict.fromkeys(each.strategy for each in winners if each.strategy)
     return Sheet(
         heading="The fastest strategy, and how much longer the second takes",
         panels={t: partial(draw_winners, panel=panel) for t, panel in panels.items()},
         caption=f"{about} · light: not told apart from the second · "
         "grey: all are equal, or none has a time",
-        strategies=list(strategies),
+        strategies=list(dict.fromkeys(each.strategy for each in winners if each.strategy)),
         has_projected=any(panel.is_projected for panel in panels.values()),
         label_width=0.3 + 0.066 * max(map(len, sizes)),
         rows=2 * max(len(panel.sizes) for panel in panels.values()) + 1,

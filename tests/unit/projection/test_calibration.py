@@ -12,21 +12,15 @@ from helpers.examples import ALL
 
 from spbench.errors import Failure
 from spbench.launch.cluster import Cluster as Node
+from spbench.projection import calibrate as calibrating
 from spbench.projection import calibration_calls, calibration_fit, calibration_plan
-from spbench.projection.calibrate import calibrate, write
+from spbench.projection.calibrate import _with_waits, calibrate, write
 from spbench.projection.calibration_calls import MOST_FLOPS_OF_OTHERS, distinct
 from spbench.projection.calibration_fit import _least_squares, device, in_steps
-from spbench.projection.calibration_plan import (
-    BETWEEN,
-    LONGER,
-    SHORTER,
-    CalibrationPlan,
-    _transfer,
-    plan,
-)
+from spbench.projection.calibration_plan import BETWEEN, CalibrationPlan, _transfer, plan
 from spbench.projection.calibration_times import Timed, TimedCollective, TransferTime, usual
 from spbench.projection.constants import Constant, constant, curve
-from spbench.projection.cost import Mode
+from spbench.projection.cost import Mode, middle_s
 from spbench.projection.gpu_calls import calls_on_gpu, held_bytes
 from spbench.projection.hardware import Cluster, Device, OnRanks
 from spbench.projection.hardware import find as find_cluster
@@ -34,6 +28,7 @@ from spbench.projection.kernel_cost import DeviceRates
 from spbench.projection.link_fit import collective_rate, level
 from spbench.projection.message_cost import host_calls
 from spbench.projection.project import project, works
+from spbench.projection.scaled import in_company
 from spbench.projection.timed_kernels import BIAS, BIASED, label_of, operations
 from spbench.projection.trace import work
 from spbench.projection.work import Kernel
@@ -41,8 +36,8 @@ from spbench.results.link_report import LinkTimes, LinkTiming
 from spbench.strategies.registry import load
 from spbench.workload.case import GateCheck
 from spbench.workload.catalogue import find
-from spbench.workload.timed import TimedKernel, TimedTransfer
-from spbench.workload.traffic import OPS
+from spbench.workload.timed import TimedKernel
+from spbench.workload.traffic import OPS, Op
 from spbench.workload.workload import Workload
 
 GEMM_RATE, ATTENTION_RATE, MOVED_RATE = 2e9, 1e9, 4e9
@@ -458,79 +453,58 @@ def test_steps_that_tell_nothing_of_kernels_leave_them_as_timed() -> None:
 
 
 def test_a_transfer_is_what_it_adds_to_the_slowest_kernel() -> None:
-    """One rank's kernel takes 3 ms, the other's 1 ms, each 2.5 of its part of the cores; with
-    the transfer both take 4."""
+    """One rank's kernel takes 3 ms, the other's 1 ms; with the transfer both take 4."""
     transfer = _transfer("p2p", 4, 2, passing(8))
     plan_of_one = CalibrationPlan(ranks=2, kernels=[], transfers=[transfer])
     both = [
-        times_of(
-            rank=rank,
-            timings=[
-                LinkTiming(
-                    sent_bytes=4,
-                    kernel_ms=[alone],
-                    evenly_ms=[2.5],
-                    ms=[4 - alone],
-                    hidden_ms=[0.0],
-                )
-            ],
-        )
+        times_of(rank=rank, timings=[LinkTiming(sent_bytes=4, kernel_ms=[alone], ms=[4 - alone])])
         for rank, alone in enumerate((3.0, 1.0))
     ]
     timed = Timed.of(plan_of_one, both)
     assert [each.seconds for each in timed.transfers] == pytest.approx([1e-3])
-    assert timed.slowest == pytest.approx(1.2)
 
 
-BEHIND_MS = ((SHORTER, 2.0), (LONGER, 8.0))
+def test_steps_with_messages_tell_how_long_ranks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Computing takes 1.3 times as long, and gathers and scatters 2.5 times: both are found where
+    steps count much. Else numbers are drawn to what parts said, and one that no step tells is that.
+    """
+    slower: dict[Op, float] = {"all_gather": 2.5, "reduce_scatter": 2.5}
+    bare = planted(2)
+    bare = replace(bare, kernels_s=[each / 30 for each in bare.kernels_s])
+    own = device("any", "cpu", 8.0, bare).model_copy(
+        update={"operation_us": constant(2.0), "in_step": constant(1.1)}
+    )
+    levels = (level("machine", bare, None),)
+    part = OnRanks(ranks=2, device=own, levels=levels, call_us=constant(30.0))
+    steps = plan(2, "cpu", [Workload.model_validate(SMALL)]).steps
+    done = [work(step.workload, load(step.strategy), 2, device="cpu") for step in steps]
 
+    def found(waits: float, latencies: dict[Op, float]) -> OnRanks:
+        """What steps tell that take what the cost model says of such factors."""
+        there = in_company(part, waits, 0.3, dict.fromkeys(OPS, 1.0) | latencies)
+        known = {"device": there.device, "levels": there.levels, "call_us": there.call_us}
+        on = Cluster.model_validate({"name": "here", "link": "memory", **known})
+        took_s = [middle_s(each, on, Mode()) for each in done]
+        planned = bare.plan.model_copy(update={"steps": steps})
+        return _with_waits(part, replace(bare, plan=planned, together_s=took_s))
 
-def behind_kernels(hidden_latency: float, hidden: float, hides: float) -> Timed:
-    """Two ranks whose messages take 1 ms and 1 GB/s, of which longer kernels hide so much."""
-    planned = plan(2, "cpu", [Workload.model_validate(SMALL)])
-    planned = planned.model_copy(update={"kernels": [], "steps": []})
-
-    def timing(transfer: TimedTransfer) -> LinkTiming:
-        sent = 4.0 * transfer.elements[0]
-        kernel_ms = next((ms for x, ms in BEHIND_MS if x == transfer.between), 1.0)
-        latency_ms, rest_ms = 1.0, sent / 1e6
-        could = min(1.0, kernel_ms / (latency_ms + rest_ms))
-        hidden_ms = could * (hidden_latency * latency_ms + hidden * rest_ms)
-        hidden_ms = min(hidden_ms, hides * kernel_ms)
-        return LinkTiming(
-            sent_bytes=sent,
-            ms=[latency_ms + rest_ms] * 3,
-            kernel_ms=[kernel_ms] * 3,
-            evenly_ms=[kernel_ms] * 3,
-            hidden_ms=[hidden_ms] * 3 if transfer.is_overlapped else [],
+    def factors(there: OnRanks) -> tuple[float, ...]:
+        """Of computing, of an all-gather's latency, and of an all-to-all's, which no step has."""
+        assert there.device.in_step is not None
+        before, after = (x.levels[0].collectives for x in (part, there))
+        to_all, gather = (
+            after[op].latency_us.value / before[op].latency_us.value for op in OPS[:2]
         )
+        return there.device.in_step.value / 1.1, gather, to_all
 
-    times = times_of(timings=[timing(transfer) for transfer in planned.transfers])
-    return Timed.of(planned, [times, times])
-
-
-def test_long_kernels_tell_what_is_hidden() -> None:
-    """Of a latency and of the bytes' time apart, and of a shorter kernel's own time at most."""
-    links = level("machine", behind_kernels(0.3, 0.9, 0.16), None)
-    for rate in links.collectives.values():
-        assert (rate.hidden_latency, rate.hidden) == pytest.approx((0.3, 0.9), abs=0.02)
-        assert rate.hides == pytest.approx(0.16)
-
-
-@pytest.mark.parametrize("hides", [0.1, 0.2, 1.0])
-def test_calibrated_transfers_are_hidden_as_they_were_timed(hides: float) -> None:
-    """By the cost of the very messages and kernels that told how much; 1: no kernel tells less."""
-    timed = behind_kernels(0.8, 0.6, hides)
-    links = level("machine", timed, None)
-    rates = links.collectives["all_gather"]
-    assert rates.hides == pytest.approx(hides)
-    for each in timed.transfers:
-        if each.transfer.is_overlapped and each.transfer.op == "all_gather":
-            assert rates.hidden is not None and rates.hidden_latency is not None
-            own = rates.hidden_latency * 1e-3 + rates.hidden * (each.seconds - 1e-3)
-            own *= min(1.0, each.kernel_s / each.seconds)
-            hidden_s = min(own, rates.hides * each.kernel_s)
-            assert hidden_s == pytest.approx(each.hidden_s, rel=0.05)
+    assert factors(found(1.0, {})) == pytest.approx((1.0, 1.0, 1.0), abs=1e-3)
+    drawn = factors(found(1.3, slower))
+    assert 1.1 < drawn[0] < 1.45 and 1.05 < drawn[1] < 2.5 and drawn[2] == pytest.approx(1)
+    monkeypatch.setattr(calibrating, "TOLD", 10.0)
+    assert factors(found(1.3, slower)) == pytest.approx((1.3, 2.5, 1.0), rel=0.05)
+    untold = _with_waits(part, bare)
+    assert factors(untold) == (1.0, 1.0, 1.0), "no step has told"
+    assert {x.hides for x in untold.levels[0].collectives.values()} == {0.3}
 
 
 def test_few_rounds_have_a_median_and_many_a_mean_without_the_ends() -> None:
@@ -555,34 +529,10 @@ def test_shifts_are_timed_as_in_a_ring() -> None:
     }
 
 
-@pytest.mark.parametrize(
-    ("later_ms", "added_ms"), [((0.3, 0.5), 0.3), ((0.5, -0.1), 0.0), ((-0.2, 0.5), 0.0)]
-)
-def test_messages_behind_a_longer_kernel_tell_what_all_take(
-    later_ms: tuple[float, float], added_ms: float
-) -> None:
-    """A step computes for about as long between its messages. What only one size takes more is
-    chance."""
-    alone = TimedTransfer(op="all_reduce", elements=[1] * 4, dtype="float32", between=BETWEEN)
-    longer = alone.model_copy(update={"between": LONGER, "is_overlapped": True})
-    times = [
-        TransferTime(transfer=transfer, sent_bytes=2.0**power, seconds=ms / 1e3)
-        for transfer, power, ms in (
-            (alone, 10, 1.0),
-            (longer, 12, 2**0.5 + later_ms[0]),
-            (longer, 16, 2**1.5 + later_ms[1]),
-            (alone, 18, 4.0),
-        )
-    ]
-    found = replace(planted(4), transfers=times).collective("all_reduce")
-    expected = {2.0**10: 1.0 + added_ms, 2.0**18: 4.0 + added_ms}
-    assert {size: 1e3 * s for size, s in found.points} == pytest.approx(expected)
-
-
 def test_a_step_that_would_take_seconds_is_not_timed() -> None:
     large = Workload.model_validate(SMALL | {"axes": {"time": 64, "space": 16384}})
     few, many = (plan(2, "cpu", [each]).steps for each in (Workload.model_validate(SMALL), large))
-    assert (len(few), len(many)) == (3, 2)
+    assert (len(few), len(many)) == (5, 2)
 
 
 def test_a_gpu_times_the_large_kernels_of_a_workload() -> None:

@@ -232,22 +232,6 @@ def test_a_kernel_on_a_shared_core_hides_a_part_of_its_time(*, gradients: bool) 
     assert less_s == pytest.approx(part.terms["elementwise"] / 4)
 
 
-def test_a_latency_is_hidden_by_a_part_of_its_own() -> None:
-    """Less of it than of what bytes take: of a message the mean, by what each takes."""
-    level = hiding("all_to_all", 0.8).levels[0]
-    rate = level.collectives["all_to_all"].model_copy(update={"hidden_latency": 0.2})
-    own = level.model_copy(update={"collectives": {**level.collectives, "all_to_all": rate}})
-    both = H100.model_copy(update={"levels": (own, *H100.levels[1:])})
-    mesh = Mesh((("sequence", 8),))
-    small, large = (
-        message_cost(replace(EXCHANGE, sent_bytes=sent), mesh, both, ["sequence"])
-        for sent in (1, GB)
-    )
-    assert small.hidden == pytest.approx(0.2, abs=0.01)
-    part = small.seconds / large.seconds
-    assert large.hidden == pytest.approx(0.2 * part + 0.8 * (1 - part), rel=1e-3)
-
-
 def test_an_interval_holds_its_time_repeats_and_widens_with_the_spread() -> None:
     """Draws have one seed; a constant that is less sure gives a wider interval."""
     step, again = (cost(work(EXCHANGE, products=5), L20) for _ in range(2))

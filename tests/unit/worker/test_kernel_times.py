@@ -11,12 +11,13 @@ import pytest
 import torch
 
 from spbench.comm.group import ShareOfGroup
+from spbench.comm.transport import Transports
 from spbench.layers.watching import KernelsSeen
 from spbench.worker import kernel_times
 from spbench.worker.kernel_calls import joint, prepared, span
 from spbench.worker.kernel_times import KernelTimer
-from spbench.worker.observer import Observer
-from spbench.worker.timer import BLOCK_S, even_clock, seconds_of
+from spbench.worker.observer import Observer, PhaseTimes
+from spbench.worker.timer import Call, even_clock, seconds_of
 from spbench.workload.case import GateCheck
 from spbench.workload.catalogue import find
 from spbench.workload.timed import TimedKernel
@@ -139,7 +140,7 @@ def test_ranks_that_share_a_core_have_their_part_of_it(
 
 
 def test_without_kernels_nothing_is_timed() -> None:
-    assert timer_of_share().times([], []) == ([], [], [])
+    assert timer_of_share().times([], []) == ([], [], [], [])
 
 
 def test_kernels_steps_shares_and_a_launch_each_have_their_time() -> None:
@@ -147,19 +148,22 @@ def test_kernels_steps_shares_and_a_launch_each_have_their_time() -> None:
     asked = GateCheck(workload=find("axes-2d", "verify"), strategy="ulysses")
     timer = timer_of_share()
     large = GEMM.model_copy(update={"shape": [1, 512, 512, 512]})
-    seconds, (alone_s,), (share_s,) = timer.times([large, PASS, ATTENTION, large], [asked])
+    seconds, (alone_s,), (share_s,), (together_s,) = timer.times(
+        [large, PASS, ATTENTION, large], [asked]
+    )
     short_s, long_s = (sum(each) for each in (seconds[1:3], seconds[::3]))
-    assert 0 < 10 * short_s < min(long_s, alone_s, share_s)
+    assert 0 < 10 * short_s < min(long_s, alone_s, share_s, together_s)
     assert timer.launch() > 0
 
 
 def test_steps_come_between_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Evenly, each with its share right behind it."""
+    """Evenly, each with its share and itself with messages right behind it."""
     asked = [GateCheck(workload=find("axes-2d", "verify"), strategy=x) for x in ("dsp", "ring")]
     made: list[str] = []
 
-    def step(_: KernelTimer, each: GateCheck, rank: int, ranks: int) -> Callable[[], object]:
-        made.append(f"{each.strategy} of {ranks}")
+    def step(_: KernelTimer, each: GateCheck, transports: Callable[[], Transports]) -> Call:
+        found = transports().strategy
+        made.append(f"{each.strategy} of {found.size}")
         return lambda: None
 
     monkeypatch.setattr(KernelTimer, "_step", step)
@@ -167,10 +171,33 @@ def test_steps_come_between_kernels(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernel_times, "prepared", lambda *_: made.append("kernel") or list)
     blocks_s: list[float] = []
     monkeypatch.setattr(kernel_times, "seconds_of", lambda *x: blocks_s.append(x[-1]) or 1.0)
-    timer_of_share().times([PASS] * 4, asked)
-    steps = ("dsp of 1", "dsp of 2", "ring of 1", "ring of 2")
+    timer_of_share().times([PASS] * 6, asked)
+    steps = [f"{name} of {ranks}" for name in ("dsp", "ring") for ranks in (1, 2, 2)]
     assert made == [name for step in steps for name in ("kernel", step)]
-    assert blocks_s == [BLOCK_S["cpu"], kernel_times.STEPS_S] * 4, "steps take longer"
+    assert blocks_s == [None, kernel_times.STEPS_S, None, kernel_times.STEPS_S, None] * 2, (
+        "steps take longer"
+    )
+
+
+def test_a_step_with_messages_takes_what_the_slowest_rank_needs(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Its median over those that fill a block, and what the first sets up does not count."""
+    clock, taken_s = SimpleNamespace(s=0.0), iter([9.0, 0.04, 0.05, 0.03, 0.04])
+
+    class Two(ShareOfGroup):  # type: ignore[misc]
+        def largest(self, values: Sequence[float]) -> list[float]:
+            return [2 * each for each in values]
+
+    def step() -> None:
+        clock.s += next(taken_s)
+
+    observer = Observer(times=PhaseTimes(now_s=lambda: clock.s))
+    timer = KernelTimer(Two(CPU, 2), observer, lambda: clock.s)
+    monkeypatch.setattr(KernelTimer, "_step", lambda *_: step)
+    asked = GateCheck(workload=find("axes-2d", "verify"), strategy="dsp")
+    assert timer._together(asked, 0.25) == pytest.approx(0.08)
+    assert next(taken_s, None) is None
 
 
 def test_kernels_count_at_the_speed_around_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -181,6 +208,6 @@ def test_kernels_count_at_the_speed_around_them(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(kernel_times, "seconds_of", lambda *_: next(taken_s))
     timer = timer_of_share()
     timer._speed = SimpleNamespace(look=lambda: next(looks))
-    seconds, _, _ = timer.times([PASS] * 64, [])
+    seconds, _, _, _ = timer.times([PASS] * 64, [])
     assert timer.cpu_gflop_per_s == 75
     assert seconds == pytest.approx([50 / 75] * 64)

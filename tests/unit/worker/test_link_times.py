@@ -33,7 +33,7 @@ def on_threads(transfers: Sequence[TimedTransfer], ranks: int) -> list[LinkTimes
 
     def rank_main(transport: ThreadTransport) -> LinkTimes:
         group = ThreadGroup(transport.rank, [transport.meeting, *others])
-        return time_alone(transfers, [], group, Observer())
+        return time_alone(transfers, [], [], group, Observer())
 
     return run_rank_threads(ranks, rank_main)
 
@@ -84,7 +84,7 @@ def test_repeats_by_a_cap(monkeypatch: pytest.MonkeyPatch, step_ms: float, repea
     monkeypatch.setattr(link_times, "started", started)
     observer = Observer(times=PhaseTimes(now_s=lambda: clock.now_s))
     transfer = TimedTransfer(op="all_reduce", elements=[8], dtype="float32")
-    times = time_alone([transfer], [], ShareOfGroup(CPU, 2), observer)
+    times = time_alone([transfer], [], [], ShareOfGroup(CPU, 2), observer)
     (timing,) = times.timings
     assert timing.ms == pytest.approx([step_ms] * repeats)
     assert len(sends) == repeats + 2
@@ -103,30 +103,24 @@ def beside_a_kernel(
     between = TimedKernel(kind="elementwise", shape=[8], dtype="float32")
     transfer = TimedTransfer(op="p2p", elements=[8], dtype="float32", between=between, **how)
     observer = Observer(times=PhaseTimes(now_s=lambda: clock.now_s))
-    (timing,) = time_alone([transfer], [], ShareOfGroup(CPU, 2), observer).timings
+    (timing,) = time_alone([transfer], [], [], ShareOfGroup(CPU, 2), observer).timings
     return timing
 
 
 def test_a_transfer_beside_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What it adds to the kernel before it, and what of that the kernel hides: here half."""
-    clock, sent = SimpleNamespace(now_s=0.0), SimpleNamespace(at_s=0.0)
+    """What it adds to the kernel before it."""
+    clock = SimpleNamespace(now_s=0.0)
 
     def started(*_: object) -> Any:
         def arrive() -> None:
-            hidden_s = min(clock.now_s - sent.at_s, 0.001)
-            clock.now_s += 0.002 - hidden_s
+            clock.now_s += 0.002
 
-        def start() -> Several:
-            sent.at_s = clock.now_s
-            return Several([], [arrive])
-
-        return start
+        return lambda: Several([], [arrive])
 
     monkeypatch.setattr(link_times, "started", started)
-    timing = beside_a_kernel(monkeypatch, clock, is_overlapped=True)
-    assert timing.kernel_ms == timing.evenly_ms == pytest.approx([10.0] * ROUNDS * SWEEPS)
+    timing = beside_a_kernel(monkeypatch, clock)
+    assert timing.kernel_ms == pytest.approx([10.0] * ROUNDS * SWEEPS)
     assert timing.ms == pytest.approx([2.0] * ROUNDS * SWEEPS)
-    assert timing.hidden_ms == pytest.approx([1.0] * ROUNDS * SWEEPS)
 
 
 def test_transfers_in_a_row(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +169,7 @@ def test_sweeps_beside_a_kernel(
     given = {"elements": [8], "dtype": "float32", "between": between}
     transfers = [TimedTransfer(op=op, **given) for op in ("p2p", "all_reduce")]
     observer = Observer(times=PhaseTimes(now_s=lambda: clock.now_s))
-    times = time_alone(transfers, [], ShareOfGroup(CPU, 2), observer)
+    times = time_alone(transfers, [], [], ShareOfGroup(CPU, 2), observer)
     assert visited == ["p2p", "all_reduce"] * SWEEPS
     assert len(computed) == 2 * SWEEPS * (2 + 2 * kernels)
     assert all(len(each.ms) == SWEEPS * min(ROUNDS, kernels) for each in times.timings)
