@@ -44,15 +44,14 @@ from spbench.workload.traffic import OPS
 from spbench.workload.workload import Workload
 
 GB = 1e9
-USUAL, LEAST, MOST = (
-    (waits, hides, *[latency] * len(OPS))
-    for waits, hides, latency in ((1.0, 0.3, 1.0), (0.2, 0.0, 0.2), (5.0, 1.0, 5.0))
-)
-"""Factors of computing and of latencies, and between them the part of a kernel's time in which a
-message moves, which the cores that compute have to move as well: on a CPU, before steps with
-messages tell; their least and their most."""
-OFF, TOLD = 0.08, 0.2
-"""What single steps are off by, and what they change of one of those as readily."""
+HIDES = 0.3
+"""Part of a kernel's time in which a message moves on a CPU, whose cores move it and compute: until
+steps tell. Single kernels hid 0.14 to 0.36 of theirs (docs/decisions/0044, 0051)."""
+START = (1.0, HIDES, *[1.0] * len(OPS))
+LOWEST, HIGHEST = (0.2, 0.0, *[0.2] * len(OPS)), (5.0, 1.0, *[5.0] * len(OPS))
+"""Numbers that are fitted to whole steps, in the order of ``in_company``'s arguments."""
+STEP_ERROR, CHANGE = 0.08, 0.2
+"""The relative error of a step, and the change of a number, that count as much as each other."""
 
 
 def calibrate(
@@ -106,14 +105,14 @@ def calibrate(
 
 
 def _with_waits(part: OnRanks, timed: Timed) -> OnRanks:
-    """What so many ranks have, as steps tell that all of them do together: ranks wait for the
-    slowest of them, and for messages between kernels of other lengths than those between which
-    they were timed. What they hide of messages has the least squares of relative errors with two
-    kinds of factors, and all stay as they are by themselves as far as steps tell nothing."""
-    kind, steps = part.device.runs_on, timed.plan.steps if timed.together_s else []
-    if kind == "cuda" or not part.levels:
+    """What so many ranks of a CPU have, with numbers that whole steps tell: in a step, ranks wait
+    for the slowest of them, and for messages between kernels of other lengths than those between
+    which they were timed. Factors of computing and of latencies, and ``hides``, have the least
+    squares of relative errors of steps. One that no step tells stays as it starts."""
+    if part.device.kind == "gpu" or not part.levels:
         return part
-    done = [work(x.workload, in_mesh(x.strategy, x.mesh), part.ranks, device=kind) for x in steps]
+    steps = timed.plan.steps if timed.together_s else []
+    done = [work(x.workload, in_mesh(x.strategy, x.mesh), part.ranks, device="cpu") for x in steps]
 
     def found(factors: Sequence[float]) -> OnRanks:
         waits, hides, *latencies = factors
@@ -130,11 +129,12 @@ def _with_waits(part: OnRanks, timed: Timed) -> OnRanks:
         )
         projected = (middle_s(each, cluster, Mode()) for each in done)
         errors = [s / took_s - 1 for s, took_s in zip(projected, timed.together_s, strict=True)]
-        changes = (each - usual for each, usual in zip(factors, USUAL, strict=True))
-        return [*(each / OFF for each in errors), *(each / TOLD for each in changes)]
+        changes = (each - start for each, start in zip(factors, START, strict=True))
+        return [*(each / STEP_ERROR for each in errors), *(each / CHANGE for each in changes)]
 
-    fit = least_squares(off, USUAL, bounds=(LEAST, MOST), diff_step=0.05)
-    return found([*map(float, fit.x)])
+    # Constants have five digits, so that smaller differences than these are those of rounding.
+    how = {"diff_step": 0.05, "xtol": 1e-3, "ftol": 1e-4}
+    return found([*map(float, least_squares(off, START, bounds=(LOWEST, HIGHEST), **how).x)])
 
 
 def _joined(onto: Cluster, name: str, hardware: str, own: OwnDevice) -> Cluster:

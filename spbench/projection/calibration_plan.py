@@ -126,10 +126,11 @@ def _steps(
             small, {*by_calls[:1], *(by_calls[-1:] if ranks > 1 else ())}, on, memory_bytes
         )
         part = shallow(each)
-        names, at = _able_alone(part, ranks), 1 + number * IN_TURN
+        names = _able_alone(part, ranks)
         yield from _short(part, names[:1], on, memory_bytes)
-        others = [] if ranks == 1 else (names + names[1:])[at : at + IN_TURN]
-        yield from _short(part, others, on, memory_bytes, QUICK_FLOPS[on])
+        rest = names[1:] if ranks > 1 else []
+        turn = {rest[(IN_TURN * number + i) % len(rest)] for i in range(min(IN_TURN, len(rest)))}
+        yield from _short(part, turn, on, memory_bytes, QUICK_FLOPS[on])
 
 
 def _able_alone(step: Workload, ranks: int) -> list[str]:

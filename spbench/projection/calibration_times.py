@@ -46,8 +46,9 @@ class Timed:
     transfers: Sequence[TransferTime]
     steps_s: Sequence[float]
     shares_s: Sequence[float]
-    together_s: Sequence[float] = ()
     launch_s: float
+    together_s: Sequence[float] = ()
+    """Seconds of steps that all ranks do together; empty where they were not timed."""
     cpu_gflop_per_s: float | None = None
     """GFLOP/s of a fixed product at the speed at which kernels took that long; None: a GPU."""
 
@@ -63,7 +64,7 @@ class Timed:
             transfers=list(map(_transfer_time, plan.transfers, transfers)),
             steps_s=_means(times.steps_s for times in by_rank),
             shares_s=_means(times.shares_s for times in by_rank),
-            together_s=by_rank[0].together_s,
+            together_s=_means(times.together_s for times in by_rank),
             launch_s=max(times.launch_s or 0.0 for times in by_rank),
             cpu_gflop_per_s=by_rank[0].cpu_gflop_per_s,
         )

@@ -94,9 +94,9 @@ class CollectiveRate(Frozen):
     gb_per_s: Curve
     """Achieved by one rank, of what it sends over this level; ``at``: MB that it sends in all."""
     hidden: Part | None = None
-    """Part hidden of what kernels behind a message could hide, as timed; None: that of GPUs."""
+    """Part hidden of what kernels behind a message could hide; None: ``interval.OVERLAP``."""
     hides: Part = 1.0
-    """Part of a kernel's time in which a message moves: below 1 where ranks share cores."""
+    """Part of a kernel's time in which a message moves: below 1 where cores move messages."""
 
     def seconds(self, mb: float) -> float:
         """What a rank that sends so much takes beside the latency: between sizes its time, not its

@@ -31,7 +31,7 @@ class MessageCost:
     level: str
     constant: Sourced
     hidden: float | None = None
-    """Part that kernels behind it hide of what they could, where that was timed."""
+    """Part that kernels behind it hide of what they could; None: ``interval.OVERLAP``."""
     hides: float = 1.0
     """Part of those kernels' time in which it moves."""
 

@@ -54,10 +54,10 @@ def slowed(cluster: Cluster, factor: float) -> Cluster:
     return scaled(scaled(slow, "rate", 1 / beside), "latency", beside)
 
 
-def in_company(part: Part, waits: float, hides: float, latencies: Mapping[Op, float]) -> Part:
-    """What so many ranks have, where computing and the host take ``waits`` as long, as all wait for
-    the slowest of them, the latency of each operation so many times as long, and all of a message
-    is hidden as far as kernels ``hide`` a part of their time."""
+def in_company(part: OnRanks, waits: float, hides: float, latencies: Mapping[Op, float]) -> OnRanks:
+    """What so many ranks have, where computing and the host take ``waits`` times as long, as all
+    wait for the slowest of them, each operation's latency is multiplied, and a kernel hides as much
+    of a message as fits into the part ``hides`` of its time."""
     device = _multiplied(part.device, waits, "in_step", "operation_us")
     hidden, levels = {"hidden": 1.0, "hides": rounded(hides)}, []
     for level in part.levels:

@@ -73,7 +73,7 @@ class LinkTimes(BaseModel, frozen=True):
     shares_s: list[float] = []
     """Seconds of the same steps as one rank of all does them, without the time of messages."""
     together_s: list[float] = []
-    """Seconds of the same steps with their messages, on the slowest rank; empty: a single rank."""
+    """Seconds of the same steps with their messages, on the slowest rank; empty: not timed."""
     launch_s: float | None = None
     """Seconds of the host for one call of a small kernel; None: no kernel was asked for."""
     cpu_gflop_per_s: float | None = None

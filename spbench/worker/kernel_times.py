@@ -1,8 +1,8 @@
 """Products, attentions and passes over memory, each by itself against the clock.
 
 All ranks compute the same at the same time, as in a step: ranks on one CPU share its cores and its
-memory. Kernels are those that strategies call. Small steps tell what a step takes beside them, and
-large ones what kernels take in company on a GPU.
+memory. Kernels are those that strategies call. Small steps tell what a step takes beside them,
+with their messages how long ranks wait, and large ones what kernels take in company on a GPU.
 """
 
 import statistics
@@ -18,8 +18,9 @@ from spbench.comm.transport import Transports
 from spbench.strategies.registry import in_mesh
 from spbench.worker.kernel_calls import prepared
 from spbench.worker.observer import Observer
+from spbench.worker.sampling import typical
 from spbench.worker.step import Step
-from spbench.worker.timer import Call, ProcessorSpeed, Stopwatch, seconds_of
+from spbench.worker.timer import MOST_CALLS, Call, ProcessorSpeed, Stopwatch, seconds_of
 from spbench.workload.case import GateCheck
 from spbench.workload.flops import step_flops
 from spbench.workload.timed import LARGE, TimedKernel
@@ -68,10 +69,10 @@ class KernelTimer:
         taken_s = dict(zip(order, self._medians([calls[at] for at in order]), strict=True))
         of_all = [taken_s[at] for at in range(len(calls))]
         kernels_s, steps_s = of_all[: len(kernels)], of_all[len(kernels) :]
-        ways = len(steps_s) // max(1, len(steps)) or 1
-        share = min(1, ways - 1)  # one rank's is all of it
-        together_s = steps_s[2::ways] if self._sends else []
-        return kernels_s, steps_s[::ways], steps_s[share::ways], together_s
+        alone = min(2, self._group.size)  # one rank's share is all of it
+        ways = alone + self._sends
+        together_s = steps_s[alone::ways] if self._sends else []
+        return kernels_s, steps_s[::ways], steps_s[alone - 1 :: ways], together_s
 
     def launch(self) -> float:
         """Seconds of the host for a launch."""
@@ -82,14 +83,13 @@ class KernelTimer:
     def _ways(self, asked: GateCheck) -> list[Timing]:
         """A step as one rank does all of it, as this one does its share, and as all do it."""
         rank, ranks = self._group.rank, self._group.size
-        is_large = step_flops(asked.workload) > LARGE
-        block_s, together_s = (SUSTAINED_S,) * 2 if is_large else (STEPS_S, TOGETHER_S)
+        block_s = SUSTAINED_S if step_flops(asked.workload) > LARGE else STEPS_S
         ways: list[Timing] = []
         for place in dict.fromkeys(((0, 1), (rank, ranks))):
             silent = partial(silent_transports, *place)
             ways.append(partial(self._alone, partial(self._step, asked, silent), block_s))
         if self._sends:
-            ways.append(partial(self._together, asked, together_s))
+            ways.append(partial(self._together, asked))
         return ways
 
     def _step(self, asked: GateCheck, transports: Callable[[], Transports]) -> Call:
@@ -100,18 +100,15 @@ class KernelTimer:
     def _alone(self, prepare: Callable[[], Call], block_s: float | None = None) -> float:
         return seconds_of(prepare(), self._group, self._even_s, block_s)
 
-    def _together(self, asked: GateCheck, block_s: float) -> float:
-        """Seconds of a step on the slowest rank: the median of a block's, which ranks begin
-        together."""
+    def _together(self, asked: GateCheck) -> float:
+        """Seconds of a step on the slowest rank, as a launch has them: of a block of steps that all
+        ranks begin together."""
         step = self._step(asked, lambda: self._group.transports)
         watch = Stopwatch(group=self._group, now_s=self._observer.times.now_s)
-
-        def slowest_ms(count: int) -> list[float]:
-            return self._group.largest([watch.once(step)[0] for _ in range(count)])
-
-        slowest_ms(1)  # what is set up by the first is not its time
-        (once_ms,) = slowest_ms(1)
-        return statistics.median(slowest_ms(max(1, int(1e3 * block_s / once_ms)))) / 1e3
+        watch.once(step)  # what the first sets up is not its time
+        (once_ms,) = self._group.largest(watch.once(step)[:1])
+        count = min(MOST_CALLS, max(2, int(1e3 * TOGETHER_S / max(once_ms, 1e-3))))
+        return typical(self._group.largest(watch.time(step, count)[0])) / 1e3
 
     def _medians(self, calls: Sequence[Timing]) -> list[float]:
         """Seconds of each call, prepared anew in each round."""

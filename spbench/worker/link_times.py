@@ -47,6 +47,7 @@ def time_alone(
     steps: Sequence[GateCheck],
     group: Group,
     observer: Observer,
+    *,
     is_one_node: bool = True,
 ) -> LinkTimes:
     """This rank's times of all transfers, kernels and steps, one after another, in phases. Steps

@@ -146,8 +146,8 @@ def work(job: Job, group: Group, observer: Observer, folder: Path) -> str:
         if job.collectives:
             return exchange_all(group, observer).model_dump_json()
         if job.transfers or job.kernels:
-            asked = job.transfers, job.kernels, job.steps
-            return time_alone(*asked, group, observer, len(job.nodes) < 2).model_dump_json()
+            asked = (job.transfers, job.kernels, job.steps, group, observer)
+            return time_alone(*asked, is_one_node=len(job.nodes) < 2).model_dump_json()
         checked = []
         folder.mkdir(parents=True, exist_ok=True)  # ranks that joined have none before this
         with checks_path(folder, group.rank).open("w", encoding="utf-8", buffering=1) as file:

@@ -169,7 +169,7 @@ class Job(Frozen):
     transfers: list[TimedTransfer] = Field(default_factory=list)
     kernels: list[TimedKernel] = Field(default_factory=list)
     steps: list[GateCheck] = Field(default_factory=list)
-    """What each rank times beside the transfers, at once; steps as the only one of its group."""
+    """What each rank times beside the transfers, at once; steps alone, its share, and together."""
     timeout_s: PositiveFloat = 600.0
     hang_s: PositiveFloat = 180.0
     """Time without progress of any rank after which the launch is ended."""

@@ -500,7 +500,7 @@ def test_steps_with_messages_tell_how_long_ranks_wait(monkeypatch: pytest.Monkey
     assert factors(found(1.0, {})) == pytest.approx((1.0, 1.0, 1.0), abs=1e-3)
     drawn = factors(found(1.3, slower))
     assert 1.1 < drawn[0] < 1.45 and 1.05 < drawn[1] < 2.5 and drawn[2] == pytest.approx(1)
-    monkeypatch.setattr(calibrating, "TOLD", 10.0)
+    monkeypatch.setattr(calibrating, "CHANGE", 10.0)
     assert factors(found(1.3, slower)) == pytest.approx((1.3, 2.5, 1.0), rel=0.05)
     untold = _with_waits(part, bare)
     assert factors(untold) == (1.0, 1.0, 1.0), "no step has told"
@@ -532,7 +532,7 @@ def test_shifts_are_timed_as_in_a_ring() -> None:
 def test_a_step_that_would_take_seconds_is_not_timed() -> None:
     large = Workload.model_validate(SMALL | {"axes": {"time": 64, "space": 16384}})
     few, many = (plan(2, "cpu", [each]).steps for each in (Workload.model_validate(SMALL), large))
-    assert (len(few), len(many)) == (5, 2)
+    assert len(many) == 2 and len(few) == len({x.model_dump_json() for x in few}) >= 4
 
 
 def test_a_gpu_times_the_large_kernels_of_a_workload() -> None:
