@@ -468,6 +468,7 @@ def test_steps_with_messages_tell_how_long_ranks_wait(monkeypatch: pytest.Monkey
     """Computing takes 1.3 times as long, and gathers and scatters 2.5 times: both are found where
     steps count much. Else numbers are drawn to what parts said, and one that no step tells is that.
     """
+    monkeypatch.setattr(calibration_calls, "places", lambda: ("megatron-sp", "rsa"))
     slower: dict[Op, float] = {"all_gather": 2.5, "reduce_scatter": 2.5}
     bare = planted(2)
     bare = replace(bare, kernels_s=[each / 30 for each in bare.kernels_s])
