@@ -40,12 +40,12 @@ pytestmark = pytest.mark.skipif(
 def lab(folder: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """``netlab run`` of two nodes; all that it says."""
     return subprocess.run(
-        [NETLAB, "run", "--nodes", "2", "--timeout", "150", *words],
+        [NETLAB, "run", "--nodes", "2", "--timeout", "300", *words],
         cwd=folder,
         capture_output=True,
         text=True,
         check=False,
-        timeout=170,
+        timeout=320,
         env=os.environ | {"PYTHONPATH": str(ROOT)},
     )
 
