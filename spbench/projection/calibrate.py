@@ -4,6 +4,7 @@ Ranks of one CPU share its cores and its memory, and those of several GPUs their
 number of ranks is timed by itself.
 """
 
+import json
 import math
 import os
 from collections.abc import Sequence
@@ -23,7 +24,7 @@ from spbench.launch.local import LocalLauncher, read_results
 from spbench.projection.calibration_fit import device, in_steps
 from spbench.projection.calibration_plan import CalibrationPlan, plan
 from spbench.projection.calibration_times import Timed
-from spbench.projection.constants import Constant, constant
+from spbench.projection.constants import Constant, constant, rounded
 from spbench.projection.cost import Mode, middle_s
 from spbench.projection.hardware import Cluster, OnRanks, find
 from spbench.projection.hardware import Device as OwnDevice
@@ -190,8 +191,9 @@ def _memory_gb(on: Device, ranks: int) -> float:
 
 
 def write(cluster: Cluster, path: Path) -> None:
-    """Writes the file of a cluster, and reads it back. Raises WorkloadError where that fails."""
-    data: dict[str, Any] = cluster.model_dump(mode="json", exclude_defaults=True)
+    """Writes a cluster's file, in five digits, and reads it. Raises WorkloadError if that fails."""
+    text = cluster.model_dump_json(exclude_defaults=True)
+    data: dict[str, Any] = json.loads(text, parse_float=lambda x: rounded(float(x)))
     text = yaml.safe_dump({"version": 1, **data}, sort_keys=False, width=100)
     path.parent.mkdir(parents=True, exist_ok=True)
     write_atomically(path, text)

@@ -92,8 +92,7 @@ def _parts(count: int) -> list[TimedKernel]:
 @cache
 def _crowded() -> list[TimedKernel]:
     """Attentions whose keys crowd a cache, of a few keys and of many."""
-    block = [{"attention": "s"}]
-    one = {"name": "w", "hidden": 128, "heads": 16, "depth": 1, "block": block}
+    one = {"name": "w", "hidden": 128, "heads": 16, "depth": 1, "block": [{"attention": "s"}]}
     sizes = [{"axes": {"s": s}, "batch": b} for s in CROWDED_KEYS for b in CROWDED_BATCHES]
     every = [Workload.model_validate(one | size) for size in sizes]
     return [call for each in every for call in _calls(each, 1, most=1) if call.kind == "attention"]

@@ -58,8 +58,7 @@ def _latency_and_rates(timed: TimedCollective) -> tuple[float, Curve]:
     message that took longer than a larger one shares its time, as chance moved both: their mean."""
     sizes, taken = zip(*sorted(timed.points), strict=True)
     seconds = isotonic_regression(taken).x
-    beyond = np.maximum(seconds - seconds[0], LEAST_PART * seconds[0])
-    rates = np.array(sizes) / beyond / 1e9
+    rates = np.array(sizes) / np.maximum(seconds - seconds[0], LEAST_PART * seconds[0]) / 1e9
     return float(seconds[0]), curve(zip(np.array(sizes) / 1e6, rates, strict=True))
 
 

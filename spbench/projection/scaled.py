@@ -114,7 +114,7 @@ def _multiplied(part: Any, factor: float, *names: str) -> Any:
 def _times(constant: Constant | Curve, factor: float) -> Constant | Curve:
     if isinstance(constant, Curve):
         return constant.model_copy(update={"values": tuple(factor * x for x in constant.values)})
-    return constant.model_copy(update={"value": rounded(factor * constant.value)})
+    return constant.model_copy(update={"value": factor * constant.value})
 
 
 WIRE = 0.9
