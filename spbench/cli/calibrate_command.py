@@ -110,10 +110,9 @@ def command(
         _check_kind(f"--onto {onto}", joined.device.runs_on, on)
     link = None if link_rate is None else rate_of(link_rate)
     cluster = calibrate(name, ranks, on, timeout, chosen, node, link, joined)
-    if cluster is None:
-        return DONE
-    write(cluster, path)
-    return _kept(path)
+    if cluster is not None:
+        write(cluster, path)
+    return DONE if cluster is None else _kept(path)
 
 
 def _check_kind(onto: str, kind: str, on: str) -> None:
