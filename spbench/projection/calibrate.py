@@ -133,7 +133,7 @@ def _with_waits(part: OnRanks, timed: Timed) -> OnRanks:
         changes = (each - start for each, start in zip(factors, START, strict=True))
         return [*(each / STEP_ERROR for each in errors), *(each / CHANGE for each in changes)]
 
-    # Constants have five digits, so that smaller differences than these are those of rounding.
+    # Steps of the same work scatter by far more than these.
     how = {"diff_step": 0.05, "xtol": 1e-3, "ftol": 1e-4}
     return found([*map(float, least_squares(off, START, bounds=(LOWEST, HIGHEST), **how).x)])
 
