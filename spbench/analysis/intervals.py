@@ -157,8 +157,7 @@ def freedom_of(variances: Sequence[float], counts: Sequence[int]) -> float:
 
 def _mean_and_variance(values: Sequence[float]) -> tuple[float, float]:
     mean = math.fsum(values) / len(values)
-    squares = math.fsum((value - mean) ** 2 for value in values)
-    return mean, squares / max(1, len(values) - 1)
+    return mean, math.fsum((value - mean) ** 2 for value in values) / max(1, len(values) - 1)
 
 
 def geometric_mean(values: Sequence[float]) -> float:

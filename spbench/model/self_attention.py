@@ -104,8 +104,7 @@ class Attending(nn.Module, ABC):
             bias=None if self.bias is None else self.bias(inputs.pairs[self.bias_axis]),
             bias_shard=None if self.bias is None else self.bias_shard,
         )
-        attended = self.strategy.attend(q, k, v, scores, shard, self.comm)
-        return self.out_of(attended, beside, shard)
+        return self.out_of(self.strategy.attend(q, k, v, scores, shard, self.comm), beside, shard)
 
 
 @final

@@ -58,8 +58,7 @@ class JointAttention(nn.Module):
         q, k, v = (end_to_end(*each, cut.image.dim) for each in both)
         attended = image.strategy.attend(q, k, v, Scores(dims=(1,)), cut.joint, image.comm)
         x, text = parted(attended, turned[0].shape, cut.image.dim)
-        of_image = image.out_of(x, beside, cut.image)
-        return of_image, self.text.out_of(text, text_beside, cut.text)
+        return image.out_of(x, beside, cut.image), self.text.out_of(text, text_beside, cut.text)
 
 
 @final
@@ -71,8 +70,7 @@ class FeedForwards(nn.Module):
         self.image, self.text, self.shards = image, text, shards
 
     def forward(self, x: Tensor, text: Tensor, inputs: Inputs) -> tuple[Tensor, Tensor]:
-        of_image = self.image(x, inputs, self.shards.image)
-        return of_image, self.text(text, inputs, self.shards.text)
+        return self.image(x, inputs, self.shards.image), self.text(text, inputs, self.shards.text)
 
 
 def of_both(image: nn.Module, text: nn.Module, shards: StreamShards) -> nn.Module:

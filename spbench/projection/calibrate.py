@@ -48,8 +48,8 @@ GB = 1e9
 HIDES = 0.3
 """Part of a kernel's time in which a message moves on a CPU, whose cores move it and compute: until
 steps tell. Single kernels hid 0.14 to 0.36 of theirs (docs/decisions/0044, 0051)."""
-START = (1.0, HIDES, *[1.0] * len(OPS))
-LOWEST, HIGHEST = (0.2, 0.0, *[0.2] * len(OPS)), (5.0, 1.0, *[5.0] * len(OPS))
+START = (1.0, HIDES, 1.0, *[1.0] * len(OPS))
+LOWEST, HIGHEST = (0.2, 0.0, 0.05, *[0.2] * len(OPS)), (5.0, 1.0, 1.0, *[5.0] * len(OPS))
 """Numbers that are fitted to whole steps, in the order of ``in_company``'s arguments."""
 STEP_ERROR, CHANGE = 0.08, 0.2
 """The relative error of a step, and the change of a number, that count as much as each other."""
@@ -108,26 +108,22 @@ def calibrate(
 def _with_waits(part: OnRanks, timed: Timed) -> OnRanks:
     """What so many ranks of a CPU have, with numbers that whole steps tell: in a step, ranks wait
     for the slowest of them, and for messages between kernels of other lengths than those between
-    which they were timed. Factors of computing and of latencies, and ``hides``, have the least
-    squares of relative errors of steps. One that no step tells stays as it starts."""
+    which they were timed, and in a group of few for ranks of others that have the cores. What
+    ``in_company`` asks for has the least squares of relative errors of steps. A number that no
+    step tells stays as it starts."""
     if part.device.kind == "gpu" or not part.levels:
         return part
     steps = timed.plan.steps if timed.together_s else []
     done = [work(x.workload, in_mesh(x.strategy, x.mesh), part.ranks, device="cpu") for x in steps]
 
     def found(factors: Sequence[float]) -> OnRanks:
-        waits, hides, *latencies = factors
-        return in_company(part, waits, hides, dict(zip(OPS, latencies, strict=True)))
+        waits, hides, hops, *latencies = factors
+        return in_company(part, waits, hides, hops, dict(zip(OPS, latencies, strict=True)))
 
     def off(factors: Sequence[float]) -> list[float]:
         there = found(factors)
-        cluster = Cluster(
-            name="so far",
-            device=there.device,
-            levels=there.levels,
-            link="memory",
-            call_us=there.call_us or there.device.launch_us,
-        )
+        known = {each: getattr(there, each) for each in ("device", "levels", "call_us")}
+        cluster = Cluster(name="so far", link="memory", **known)
         projected = (middle_s(each, cluster, Mode()) for each in done)
         errors = [s / took_s - 1 for s, took_s in zip(projected, timed.together_s, strict=True)]
         changes = (each - start for each, start in zip(factors, START, strict=True))

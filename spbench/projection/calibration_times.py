@@ -74,8 +74,7 @@ class Timed:
         slowest: dict[float, float] = {}
         for each in self.transfers:
             if each.transfer.op == op:
-                taken_s = max(slowest.get(each.sent_bytes, 0.0), each.seconds)
-                slowest[each.sent_bytes] = taken_s
+                slowest[each.sent_bytes] = max(slowest.get(each.sent_bytes, 0.0), each.seconds)
         return TimedCollective(ranks=self.plan.ranks, points=[*slowest.items()])
 
     def kernels(self, kind: str) -> list[tuple[TimedKernel, float]]:

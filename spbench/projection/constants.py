@@ -106,6 +106,15 @@ class CollectiveRate(Frozen):
             return mb / self.gb_per_s(mb) / 1e3
         return float(np.interp(mb, at, np.divide(at, rates))) / 1e3
 
+    def paid_by_all(self, share: float, further: int) -> Self:
+        """The rate where each group pays a share of what ``further`` ranks add to its latency."""
+        if self.hop_us is None:
+            return self
+        us = self.latency_us.value + share * further * self.hop_us.value
+        latency = self.latency_us.model_copy(update={"value": us})
+        hop = self.hop_us.model_copy(update={"value": (1 - share) * self.hop_us.value})
+        return self.model_copy(update={"latency_us": latency, "hop_us": hop})
+
 
 @final
 class Level(Frozen):

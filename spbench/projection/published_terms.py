@@ -54,8 +54,7 @@ def model_of(name: str) -> str:
     for each in (MODELS.get(plain, ""), plain, plain.split(" / ")[0]):
         if each in names():
             return each
-    hint = did_you_mean(plain, names())
-    raise Failure(f"model {name!r} is not in the catalogue. {hint}".strip())
+    raise Failure(f"model {name!r} is not in the catalogue. {did_you_mean(plain, names())}".strip())
 
 
 def published_seconds(

@@ -54,17 +54,20 @@ def slowed(cluster: Cluster, factor: float) -> Cluster:
     return scaled(scaled(slow, "rate", 1 / beside), "latency", beside)
 
 
-def in_company(part: OnRanks, waits: float, hides: float, latencies: Mapping[Op, float]) -> OnRanks:
+def in_company(
+    part: OnRanks, waits: float, hides: float, hops: float, latencies: Mapping[Op, float]
+) -> OnRanks:
     """What so many ranks have, where computing and the host take ``waits`` times as long, as all
-    wait for the slowest of them, each operation's latency is multiplied, and a kernel hides as much
-    of a message as fits into the part ``hides`` of its time."""
+    wait for the slowest of them, and a kernel hides as much of a message as fits into the part
+    ``hides`` of its time. Each operation's latency is multiplied. Of what ranks beyond two add to
+    it, a smaller group saves the part ``hops``; the rest it pays, too, since all share cores."""
     device = _multiplied(part.device, waits, "in_step", "operation_us")
     hidden, levels = {"hidden": 1.0, "hides": rounded(hides)}, []
     for level in part.levels:
-        rates = {
-            op: _multiplied(rate, latencies[op], "latency_us", "hop_us").model_copy(update=hidden)
-            for op, rate in level.collectives.items()
-        }
+        rates = {}
+        for op, rate in level.collectives.items():
+            alike = _multiplied(rate, latencies[op], "latency_us", "hop_us")
+            rates[op] = alike.paid_by_all(1 - hops, part.ranks - 2).model_copy(update=hidden)
         levels.append(level.model_copy(update={"collectives": rates}))
     update = {"device": device, "levels": tuple(levels)}
     return _multiplied(part, waits, "call_us").model_copy(update=update)

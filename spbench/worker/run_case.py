@@ -148,5 +148,4 @@ def verify_all(checks: Sequence[GateCheck], group: Group, observer: Observer) ->
             result = run_gate(strategy, *ranks, reference, observer, with_silent=True)
             silent = why_silent_differs(*group.largest(result.silent or (0.0, 0.0)))
         costly = why_not_cheapest(strategy, check.workload, group.size)
-        wrong = result.why_wrong() or costly or silent
-        yield Checked(wrong=wrong, **result.figures)
+        yield Checked(wrong=result.why_wrong() or costly or silent, **result.figures)

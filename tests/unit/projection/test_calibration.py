@@ -33,7 +33,7 @@ from spbench.projection.timed_kernels import BIAS, BIASED, label_of, operations
 from spbench.projection.trace import work
 from spbench.projection.work import Kernel
 from spbench.results.link_report import LinkTimes, LinkTiming
-from spbench.strategies.registry import load
+from spbench.strategies.registry import in_mesh, load
 from spbench.workload.case import GateCheck
 from spbench.workload.catalogue import find
 from spbench.workload.timed import TimedKernel
@@ -464,30 +464,39 @@ def test_a_transfer_is_what_it_adds_to_the_slowest_kernel() -> None:
     assert [each.seconds for each in timed.transfers] == pytest.approx([1e-3])
 
 
+def quick(ranks: int) -> tuple[Timed, OnRanks]:
+    """Ranks whose kernels take a thirtieth, so that messages count; and what is found of them."""
+    timed = planted(ranks)
+    timed = replace(timed, kernels_s=[each / 30 for each in timed.kernels_s])
+    own = device("any", "cpu", 8.0, timed).model_copy(
+        update={"operation_us": constant(2.0), "in_step": constant(1.1)}
+    )
+    levels = (level("machine", timed, planted(2)),)
+    return timed, OnRanks(ranks=ranks, device=own, levels=levels, call_us=constant(30.0))
+
+
+def told(
+    timed: Timed, part: OnRanks, waits: float, hops: float, latencies: dict[Op, float]
+) -> OnRanks:
+    """What steps of a small workload tell that take what the cost model says of such factors."""
+    there = in_company(part, waits, 0.3, hops, dict.fromkeys(OPS, 1.0) | latencies)
+    known = {"device": there.device, "levels": there.levels, "call_us": there.call_us}
+    on = Cluster.model_validate({"name": "here", "link": "memory", **known})
+    steps = plan(part.ranks, "cpu", [Workload.model_validate(SMALL)]).steps
+    meshes = [(x.workload, in_mesh(x.strategy, x.mesh)) for x in steps]
+    done = [work(*each, part.ranks, device="cpu") for each in meshes]
+    took_s = [middle_s(each, on, Mode()) for each in done]
+    planned = timed.plan.model_copy(update={"steps": steps})
+    return _with_waits(part, replace(timed, plan=planned, together_s=took_s))
+
+
 def test_steps_with_messages_tell_how_long_ranks_wait(monkeypatch: pytest.MonkeyPatch) -> None:
     """Computing takes 1.3 times as long, and gathers and scatters 2.5 times: both are found where
     steps count much. Else numbers are drawn to what parts said, and one that no step tells is that.
     """
     monkeypatch.setattr(calibration_calls, "places", lambda: ("megatron-sp", "rsa"))
     slower: dict[Op, float] = {"all_gather": 2.5, "reduce_scatter": 2.5}
-    bare = planted(2)
-    bare = replace(bare, kernels_s=[each / 30 for each in bare.kernels_s])
-    own = device("any", "cpu", 8.0, bare).model_copy(
-        update={"operation_us": constant(2.0), "in_step": constant(1.1)}
-    )
-    levels = (level("machine", bare, None),)
-    part = OnRanks(ranks=2, device=own, levels=levels, call_us=constant(30.0))
-    steps = plan(2, "cpu", [Workload.model_validate(SMALL)]).steps
-    done = [work(step.workload, load(step.strategy), 2, device="cpu") for step in steps]
-
-    def found(waits: float, latencies: dict[Op, float]) -> OnRanks:
-        """What steps tell that take what the cost model says of such factors."""
-        there = in_company(part, waits, 0.3, dict.fromkeys(OPS, 1.0) | latencies)
-        known = {"device": there.device, "levels": there.levels, "call_us": there.call_us}
-        on = Cluster.model_validate({"name": "here", "link": "memory", **known})
-        took_s = [middle_s(each, on, Mode()) for each in done]
-        planned = bare.plan.model_copy(update={"steps": steps})
-        return _with_waits(part, replace(bare, plan=planned, together_s=took_s))
+    bare, part = quick(2)
 
     def factors(there: OnRanks) -> tuple[float, ...]:
         """Of computing, of an all-gather's latency, and of an all-to-all's, which no step has."""
@@ -498,14 +507,37 @@ def test_steps_with_messages_tell_how_long_ranks_wait(monkeypatch: pytest.Monkey
         )
         return there.device.in_step.value / 1.1, gather, to_all
 
-    assert factors(found(1.0, {})) == pytest.approx((1.0, 1.0, 1.0), abs=1e-3)
-    drawn = factors(found(1.3, slower))
+    assert factors(told(bare, part, 1.0, 1.0, {})) == pytest.approx((1.0, 1.0, 1.0), abs=1e-3)
+    drawn = factors(told(bare, part, 1.3, 1.0, slower))
     assert 1.1 < drawn[0] < 1.45 and 1.05 < drawn[1] < 2.5 and drawn[2] == pytest.approx(1)
     monkeypatch.setattr(calibrating, "CHANGE", 10.0)
-    assert factors(found(1.3, slower)) == pytest.approx((1.3, 2.5, 1.0), rel=0.05)
+    assert factors(told(bare, part, 1.3, 1.0, slower)) == pytest.approx((1.3, 2.5, 1.0), rel=0.05)
     untold = _with_waits(part, bare)
     assert factors(untold) == (1.0, 1.0, 1.0), "no step has told"
     assert {x.hides for x in untold.levels[0].collectives.values()} == {0.3}
+
+
+def test_steps_tell_what_a_group_of_few_pays_for_the_others(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Of what two further ranks add to a latency, groups of two of the four pay 0.6, too; whole
+    groups take as long as they were timed. Steps without groups of two tell nothing of it."""
+    monkeypatch.setattr(calibrating, "CHANGE", 10.0)
+    bare, part = quick(4)
+    timed = part.levels[0].collectives["all_gather"]
+    assert timed.hop_us is not None
+
+    def found(*strategies: str) -> tuple[float, float]:
+        """The microseconds of a group of two, and of a further rank."""
+        monkeypatch.setattr(calibration_calls, "places", lambda: strategies)
+        there = told(bare, part, 1.0, 0.4, {}).levels[0].collectives["all_gather"]
+        assert there.hop_us is not None
+        return there.latency_us.value, there.hop_us.value
+
+    latency_us, hop_us = timed.latency_us.value, timed.hop_us.value
+    expected = latency_us + 0.6 * 2 * hop_us, 0.4 * hop_us
+    assert found("attention-2d", "kv-gather", "dsp") == pytest.approx(expected, rel=0.05)
+    assert found("kv-gather", "dsp") == pytest.approx((latency_us, hop_us), rel=0.05)
 
 
 def test_few_rounds_have_a_median_and_many_a_mean_without_the_ends() -> None:
