@@ -83,8 +83,7 @@ def _normed(x: Tensor, weight: Tensor) -> Tensor:
 
 def _squares(x: Tensor) -> Tensor:
     """The sum of squares of a rank's heads at each position, in 32 bits or more."""
-    wide = x.to(torch.promote_types(x.dtype, torch.float32))
-    return wide.square().sum((-2, -1))
+    return x.to(torch.promote_types(x.dtype, torch.float32)).square().sum((-2, -1))
 
 
 def cut_norm_sums(

@@ -55,8 +55,7 @@ class FeedForward(nn.Module):
 
     def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
         wide = self.up(x, shard)
-        active = activated(wide, [wide.shape[-1] // self.ways] * self.ways)
-        return self.down(active, shard)
+        return self.down(activated(wide, [wide.shape[-1] // self.ways] * self.ways), shard)
 
 
 def make(sublayer: Sublayer, shared: Shared) -> nn.Module:

@@ -8,8 +8,8 @@ wire and what the ends need for it, and only the wire's time changes:
 Headers, acknowledgements and senders that meet take up to a tenth of a wire: a rate within that
 changes in proportion. Where less than the wire's time was seen, a bucket let the beginning of a
 message through at once: what it holds of the wire's time, it holds of another wire's, too, but two
-packets at least, and where that is all, a message goes at the wire's rate or at the highest that
-was timed. Latencies stay.
+packets at least, and where that is all, a message goes at the wire's rate or at the highest at
+which any operation was timed, as the same sockets carry all. Latencies stay.
 """
 
 import re
@@ -173,8 +173,10 @@ def _relinked(name: str, levels: tuple[Level, ...], rate: Constant) -> tuple[Lev
             f"add nominal_gb_per_s to it, or calibrate with --link-rate"
         )
     update: dict[str, Any] = {"nominal_gb_per_s": rate}
+    highest = max(rate.value, *(max(each.gb_per_s.values) for each in level.collectives.values()))
+    rates = old.value, rate.value, highest
     update["collectives"] = {
-        op: each.model_copy(update={"gb_per_s": _rewired(each.gb_per_s, old.value, rate.value)})
+        op: each.model_copy(update={"gb_per_s": _rewired(each.gb_per_s, *rates)})
         for op, each in level.collectives.items()
     }
     if (shared := level.shared_gb_per_s) is not None:
@@ -183,13 +185,13 @@ def _relinked(name: str, levels: tuple[Level, ...], rate: Constant) -> tuple[Lev
     return (*inner, level.model_copy(update=update))
 
 
-def _rewired(curve: Curve, old: float, new: float) -> Curve:
+def _rewired(curve: Curve, old: float, new: float, highest: float) -> Curve:
     sizes = np.array(curve.at)
     timed, wire = sizes / curve.values, sizes / old
     bucket = max((wire - timed)[timed < WIRE * wire], default=0.0)
     held = max(bucket, PACKETS_MB / new) if bucket and new < old else bucket
     on_wire = np.minimum(timed + bucket, wire / WIRE)
     rest = timed - np.maximum(on_wire - bucket, 0.0)
-    least = sizes / max(*curve.values, new)
+    least = sizes / highest
     seconds = np.maximum(rest + np.maximum(on_wire * old / new - held, 0.0), least)
     return curve.model_copy(update={"values": (*map(float, sizes / seconds),)})
