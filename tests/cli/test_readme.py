@@ -60,7 +60,7 @@ WORKFLOWS = [
 ]
 
 
-LONG = ("doctor", "recommend", "capacity")
+LONG = ("doctor", "calibrate", "recommend", "capacity")
 """Commands of the README that take minutes where many tests run: by day only their flags are tried,
 since each has tests of its own on a small workload."""
 
@@ -94,6 +94,7 @@ def test_runs_of_the_readme_are_well_formed(command: str, tmp_path: Path) -> Non
     assert (done.code, done.err) == (0, "")
 
 
+@pytest.mark.timeout(1200 if ALL else 300)  # calibrate alone takes minutes
 def test_the_other_commands_of_the_readme_run(tmp_path: Path) -> None:
     """Every other command as it is written, with the rows of a run. A short run makes those up and
     leaves out what starts ranks."""
