@@ -67,7 +67,12 @@ def quiet(times: Times) -> Launches:
     """Launches that are not marked noisy, all on one machine."""
     every = dict.fromkeys(times, True)
     return Launches(
-        ms=times, noise={}, setups=dict.fromkeys(times, ()), counting=every, steps_ms={}
+        ms=times,
+        noise={},
+        setups=dict.fromkeys(times, ()),
+        counting=every,
+        steps_ms={},
+        gflop_per_s={},
     )
 
 

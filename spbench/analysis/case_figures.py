@@ -1,5 +1,5 @@
 """The figures of a case over its launches: means with an interval, what a step is made of, and what
-explains that it takes longer than before, or less.
+explains that it takes longer than before, or less; and why figures lack some launches.
 
 All are geometric means over the same launches, so that figures agree with each other: the ratio of
 two step times is the mean ratio of launches, and computation and exposed communication add up to
@@ -8,6 +8,7 @@ a GPU's allocator is out of memory.
 """
 
 import statistics
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -38,8 +39,7 @@ def figure(values: Sequence[float]) -> Figure | None:
         return None
     interval = around(values)
     low, high = interval or (min(values), max(values))
-    mean = geometric_mean(values)
-    return Figure(mean=mean, low=low, high=high, is_interval=interval is not None)
+    return Figure(mean=geometric_mean(values), low=low, high=high, is_interval=interval is not None)
 
 
 def known(records: Sequence[Record], column: str) -> list[float]:
@@ -132,3 +132,40 @@ def _split(records: Sequence[Record]) -> tuple[float, float] | None:
 def _retries(records: Sequence[Record]) -> float:
     """How often the allocator emptied its cache in a launch."""
     return statistics.median([record.alloc_retries or 0 for record in records] or [0])
+
+
+def failed_launches(status: str, records: Sequence[Record]) -> str:
+    """Launches with this status, and with others but ok: 1 of 5 launches: hang, 2 crash."""
+    counts = Counter[str](record.status for record in records if record.status != "ok")
+    share = f"{counts.pop(status)} of {len(records)} launches: {status}"
+    return share + "".join(f", {count} {other}" for other, count in counts.items())
+
+
+def cause_of(records: Sequence[Record]) -> Record:
+    """The launch that explains why there are no figures: a wrong one, else the last that ran."""
+    wrong = [record for record in records if record.status == "wrong_result"]
+    return ([record for record in wrong or records if record.status != "skipped"] or records)[-1]
+
+
+def why_incomplete(records: Sequence[Record], good: Sequence[Record]) -> str:
+    """Why there are no figures or not all, or which launches failed or were noisy."""
+    if not good:
+        return cause_of(records).reason
+    reasons = []
+    if failed := [record for record in records if record.status != "ok"]:
+        worst = cause_of(failed)
+        reasons.append(f"{failed_launches(worst.status, records)}. {worst.reason}")
+    if noisy := [record.noisy for record in records if record.status == "ok" and record.noisy]:
+        is_used = any(record.noisy for record in good)
+        effect = "so the time is unreliable" if is_used else "left out"
+        last = "in the last " * (len({*noisy}) > 1) + noisy[-1]
+        reasons.append(f"{len(noisy)} of {len(records)} launches noisy, {effect}: {last}")
+    unsteady = [record for record in good if record.steady == "no" and record.effort == "full"]
+    if unsteady:
+        reasons.append(f"{len(unsteady)} of {len(records)} launches timed before they were steady")
+    quiet = sum(record.status == "ok" and not record.noisy for record in records)
+    if unpaired := quiet - sum(not record.noisy for record in good):
+        other = "another strategy's launch in the same round was noisy or failed"
+        reasons.append(f"{unpaired} of {len(records)} launches left out: {other}")
+    notes = dict.fromkeys(record.compute_note for record in good if record.compute_note)
+    return "; ".join(reasons + [f"exposed time is not known: {note}" for note in [*notes][-1:]])

@@ -4,13 +4,19 @@ Faster or slower only where the ratio's interval lies wholly outside the margin,
 where it lies wholly inside; else inconclusive, with the launches that a verdict takes.
 """
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from spbench.analysis.comparable import mismatch
 from spbench.analysis.intervals import LEAST_LAUNCHES, Ratio, paired_rounds, ratio, step_ratios
-from spbench.analysis.launches import Launches
-from spbench.text import counted
+from spbench.analysis.launches import (
+    Launches,
+    counts_in_words,
+    launches_in_words,
+    on_processors,
+    product_ratio,
+)
 
 MARGIN = 0.02
 """Default margin: times that differ by less are the same."""
@@ -53,6 +59,8 @@ class Comparison:
     noise: tuple[str, str] = ("", "")
     """What disturbed launches that count, before and after, unless the two took turns."""
     reason: str = ""
+    processors: float | None = None
+    """Time of a fixed product on the processors after, over that before; None on GPUs."""
 
 
 def compare_times(
@@ -69,8 +77,9 @@ def compare_times(
         return None
     why_not = mismatch(old.setups.values(), new.setups.values())
     if estimate.is_paired:
-        shared = paired_rounds(old.ms, new.ms)
-        old, new = old.only(shared), new.only(shared)
+        old, new = (each.only(paired_rounds(old.ms, new.ms)) for each in (old, new))
+    else:
+        noise = noise or _noise_of_processors(old, new, estimate, margin)
     return _comparison(old, new, estimate, margin, noise, why_not, allow_mismatch=allow_mismatch)
 
 
@@ -104,7 +113,8 @@ def _comparison(
     known |= {"verdict": "not comparable", "reason": why_not} if why_not else {}
     if why_not and not allow_mismatch:
         return Comparison(**known)
-    known["after_ms"] = known["before_ms"] * estimate.value
+    after_ms, slower = known["before_ms"] * estimate.value, product_ratio(old, new)
+    known |= {"after_ms": after_ms, "processors": slower}
     if any("projected" in setup for setup in new.setups.values()):
         known |= {"reason": why_not or PROJECTED, "launches": 0, "needs": None}
     return replace(_judged(estimate, margin, noise, (len(old.ms), len(new.ms))), **known)
@@ -129,21 +139,15 @@ def _compared(before: Launches, after: Launches) -> tuple[Launches, Launches, st
     old, new = before.only(shared), after.only(shared)
     is_one_sided = min(map(len, noisy)) == 0 and max(map(len, noisy)) >= LEAST_LAUNCHES
     # Noise that meets only one of the two three times over is not chance.
-    noise = old.first_noise or new.first_noise if is_one_sided else ""
-    return old, new, noise
+    return old, new, old.first_noise or new.first_noise if is_one_sided else ""
 
 
-def launches_in_words(needs: int | None, counts: tuple[int, int], *, is_paired: bool) -> str:
-    """The numbers of launches before and after, and the number that a verdict takes."""
-    each = "" if is_paired else " of each"
-    enough = f"about {needs:,}{each}" if needs else "more than 1,000"
-    return f"{_counts_in_words(counts)}; a verdict takes {enough}"
-
-
-def _counts_in_words(counts: tuple[int, int]) -> str:
-    before, after = counts
-    against = "of each" if before == after else f"against {before}"
-    return f"{counted(after, 'launch')} {against}"
+def _noise_of_processors(old: Launches, new: Launches, estimate: Ratio, margin: float) -> str:
+    """The other speed of the processors, where at the same one the verdict would differ."""
+    slower = product_ratio(old, new) or 1.0
+    alike = replace(estimate, log=estimate.log - math.log(slower))
+    differs = verdict_of(alike, margin) != verdict_of(estimate, margin)
+    return f"they ran {how}, which may be why" if differs and (how := on_processors(slower)) else ""
 
 
 def _judged(estimate: Ratio, margin: float, noise: str, counts: tuple[int, int]) -> Comparison:
@@ -152,7 +156,7 @@ def _judged(estimate: Ratio, margin: float, noise: str, counts: tuple[int, int])
         verdict, reason = "inconclusive", f"too many launches were disturbed: {noise}"
     elif verdict == "inconclusive" and estimate.launches < LEAST_LAUNCHES:
         needs = LEAST_LAUNCHES
-        reason = f"{_counts_in_words(counts)}; an interval takes {LEAST_LAUNCHES} of each"
+        reason = f"{counts_in_words(counts)}; an interval takes {LEAST_LAUNCHES} of each"
     elif verdict == "inconclusive":
         needs = _needed(estimate, margin)
         reason = launches_in_words(needs, counts, is_paired=estimate.is_paired)
@@ -176,8 +180,7 @@ def _judged(estimate: Ratio, margin: float, noise: str, counts: tuple[int, int])
 def _needed(estimate: Ratio, margin: float) -> int | None:
     """Launches until the interval leaves the limit that it straddles; both, if it lies between."""
     fast, slow = limits_of(margin)
-    nearest = (slow,) if estimate.value > slow else (fast,)
-    limits = (fast, slow) if fast <= estimate.value <= slow else nearest
+    limits = [fast] * (estimate.value <= slow) + [slow] * (estimate.value >= fast)
     needs = [estimate.launches_needed(limit) for limit in limits]
     return None if None in needs else max(n for n in needs if n is not None)
 

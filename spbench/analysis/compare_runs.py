@@ -79,8 +79,7 @@ def _cases_of_runs(
     is_skipped = (both["run"] == BEFORE) & (both["status"] == "skipped")
     both = both[~is_skipped & (both["status"] != "interrupted")].reset_index(drop=True)
     is_copy = both.duplicated(list(COLUMNS)) & (both["run"] == AFTER)
-    all_copies = is_copy.groupby([both[name] for name in CASE]).transform("all")
-    is_used = ~is_copy | all_copies
+    is_used = ~is_copy | is_copy.groupby([both[name] for name in CASE]).transform("all")
     used = both[is_used]
     return cases_by(both, CASE, is_used, launches_by(used, CASE, _steps_of_turns(used, samples)))
 

@@ -11,10 +11,17 @@ from itertools import groupby
 
 import pandas
 
-from spbench.analysis.case_figures import known, split_of, step_figure, wrong_besides_gate
+from spbench.analysis.case_figures import (
+    cause_of,
+    known,
+    split_of,
+    step_figure,
+    why_incomplete,
+    wrong_besides_gate,
+)
 from spbench.analysis.compare import MARGIN, Comparison, compare_side_by_side
 from spbench.analysis.intervals import geometric_mean
-from spbench.analysis.launches import NONE, CaseRows, Cases, cases_of, cause_of, why_incomplete
+from spbench.analysis.launches import NONE, CaseRows, Cases, cases_of
 from spbench.analysis.published_values import published_tokens_per_s
 from spbench.analysis.strategy_line import Line
 from spbench.results.record import Record

@@ -4,8 +4,8 @@ from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
+from spbench.analysis.case_figures import failed_launches
 from spbench.analysis.compare import MARGIN, Comparison
-from spbench.analysis.launches import failed_launches
 from spbench.results.record import Record
 from spbench.workload.traffic import OPS, PHASES
 
@@ -106,8 +106,7 @@ def _status_of_new(record: Record) -> Finding:
 def _worst(records: Sequence[Record], but: Collection[str] = ()) -> Record:
     """The first failure, preferably with a status not in ``but``; without any, the last record."""
     failed = [record for record in records if record.status != "ok"]
-    otherwise = [record for record in failed if record.status not in but]
-    return (otherwise or failed or records[-1:])[0]
+    return ([record for record in failed if record.status not in but] or failed or records[-1:])[0]
 
 
 Counts = dict[str, int]

@@ -58,10 +58,9 @@ class Series:
 def histories(rows: pandas.DataFrame, margins: Margins) -> list[Series]:
     """A series for each case and environment of these rows, which have ``point`` and ``since``."""
     rows = in_panels(rows[~rows["status"].isin(["skipped", "interrupted"])].reset_index(drop=True))
-    cases = rows.groupby([*COMPUTES, "workload_key"], sort=False, dropna=False)
     return [
         _series(frames, margins)
-        for _, of_case in cases
+        for _, of_case in rows.groupby([*COMPUTES, "workload_key"], sort=False, dropna=False)
         for frames in _by_environment(of_case.sort_values("since", kind="stable"))
     ]
 
@@ -71,8 +70,7 @@ def _by_environment(rows: pandas.DataFrame) -> list[list[pandas.DataFrame]]:
     series: list[list[pandas.DataFrame]] = []
     for _, point in rows.groupby("point", sort=False):
         setups = setups_of(point)
-        fit = (s for s in series if not mismatch(setups_of(s[-1]), setups))
-        place = next(fit, None)
+        place = next((s for s in series if not mismatch(setups_of(s[-1]), setups)), None)
         if place is None:
             series.append([point])
         else:

@@ -1,10 +1,9 @@
-"""The launches of a case: which of them count, their times by round, and why figures lack some.
+"""The launches of a case: which of them count, and their times by round.
 
 The launches of all cases are grouped at once, as a DataFrame; comparing two cases is then plain
 arithmetic on a few numbers each.
 """
 
-from collections import Counter
 from collections.abc import Collection, Hashable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
@@ -16,6 +15,10 @@ from spbench.analysis.comparable import Setup, in_panels, setups_of
 from spbench.analysis.intervals import LEAST_LAUNCHES, geometric_mean
 from spbench.results.reading import records_of
 from spbench.results.record import Record
+from spbench.text import counted
+
+SPEEDS_ALIKE = 0.05
+"""Processors whose speeds differ by less count as equally fast."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,6 +35,8 @@ class Launches:
     """Whether a launch counts; see ``launches_that_count``."""
     steps_ms: Mapping[str, Sequence[float]]
     """Iterations of the launches that took turns with those of another version."""
+    gflop_per_s: Mapping[str, float]
+    """Rates of one fixed product beside the launches: how fast processors were, where known."""
 
     def only(self, rounds: Collection[str]) -> "Launches":
         if all(name in rounds for name in self.setups):
@@ -56,7 +61,7 @@ class Launches:
         return geometric_mean([*self.ms.values()]) if self.ms else None
 
 
-NONE = Launches(ms={}, noise={}, setups={}, counting={}, steps_ms={})
+NONE = Launches(ms={}, noise={}, setups={}, counting={}, steps_ms={}, gflop_per_s={})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -133,7 +138,7 @@ def launches_by(
     rounds = [name or f"row {row}" for row, name in good["round"].items()]
     times = good["step_ms"].where(good["kind"] != "one_gpu_share", good["compute_ms"]).tolist()
     noise, setups, labels = good["noisy"].tolist(), setups_of(good), good.index.tolist()
-    steps_ms = steps_ms or {}
+    speeds, steps_ms = good["cpu_gflop_per_s"].tolist(), steps_ms or {}
     return {
         case: Launches(
             ms={rounds[i]: times[i] for i in places if times[i] > 0},
@@ -141,49 +146,35 @@ def launches_by(
             setups={rounds[i]: setups[i] for i in places},
             counting={rounds[i]: counting[i] for i in places},
             steps_ms={rounds[i]: steps_ms[labels[i]] for i in places if labels[i] in steps_ms},
+            gflop_per_s={rounds[i]: speeds[i] for i in places if speeds[i] > 0},
         )
         for case, places in good.groupby(list(by), sort=False).indices.items()
     }
 
 
-def failed_launches(status: str, records: Sequence[Record]) -> str:
-    """Launches with this status, and with others but ok: 1 of 5 launches: hang, 2 crash."""
-    counts = Counter[str](record.status for record in records if record.status != "ok")
-    share = f"{counts.pop(status)} of {len(records)} launches: {status}"
-    return share + "".join(f", {count} {other}" for other, count in counts.items())
+def product_ratio(before: Launches, after: Launches) -> float | None:
+    """Time of a fixed product on the processors after, over that before; None: not known."""
+    old, new = ([*launches.gflop_per_s.values()] for launches in (before, after))
+    return geometric_mean(old) / geometric_mean(new) if old and new else None
 
 
-def cause_of(records: Sequence[Record]) -> Record:
-    """The launch that explains why there are no figures: a wrong one, else the last that ran."""
-    wrong = [record for record in records if record.status == "wrong_result"]
-    ran = [record for record in wrong or records if record.status != "skipped"]
-    return (ran or records)[-1]
+def on_processors(slower: float | None) -> str:
+    """On which processors launches ran; blank if on as fast ones, or not known."""
+    if slower is None or 1 / (1 + SPEEDS_ALIKE) <= slower <= 1 + SPEEDS_ALIKE:
+        return ""
+    return f"on processors {f'{slower:.2f}x slower' if slower > 1 else f'{1 / slower:.2f}x faster'}"
 
 
-def why_incomplete(records: Sequence[Record], good: Sequence[Record]) -> str:
-    """Why there are no figures or not all, or which launches failed or were noisy."""
-    if not good:
-        return cause_of(records).reason
-    reasons = []
-    failed = [record for record in records if record.status != "ok"]
-    if failed:
-        worst = cause_of(failed)
-        reasons.append(f"{failed_launches(worst.status, records)}. {worst.reason}")
-    noisy = [record.noisy for record in records if record.status == "ok" and record.noisy]
-    if noisy:
-        is_left_out = not any(record.noisy for record in good)
-        effect = "left out" if is_left_out else "so the time is unreliable"
-        last = "in the last " * (len({*noisy}) > 1) + noisy[-1]
-        reasons.append(f"{len(noisy)} of {len(records)} launches noisy, {effect}: {last}")
-    unsteady = [record for record in good if record.steady == "no" and record.effort == "full"]
-    if unsteady:
-        reasons.append(f"{len(unsteady)} of {len(records)} launches timed before they were steady")
-    quiet = sum(record.status == "ok" and not record.noisy for record in records)
-    if unpaired := quiet - sum(not record.noisy for record in good):
-        other = "another strategy's launch in the same round was noisy or failed"
-        reasons.append(f"{unpaired} of {len(records)} launches left out: {other}")
-    notes = dict.fromkeys(record.compute_note for record in good if record.compute_note)
-    return "; ".join(reasons + [f"exposed time is not known: {note}" for note in [*notes][-1:]])
+def launches_in_words(needs: int | None, counts: tuple[int, int], *, is_paired: bool) -> str:
+    """The numbers of launches before and after, and the number that a verdict takes."""
+    enough = f"about {needs:,}{'' if is_paired else ' of each'}" if needs else "more than 1,000"
+    return f"{counts_in_words(counts)}; a verdict takes {enough}"
+
+
+def counts_in_words(counts: tuple[int, int]) -> str:
+    """The numbers of launches before and after."""
+    before, after = counts
+    return f"{counted(after, 'launch')} {'of each' if before == after else f'against {before}'}"
 
 
 Cases = Mapping[tuple[int, int, int], CaseRows]

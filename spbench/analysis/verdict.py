@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from spbench.analysis.compare import Comparison, launches_in_words
+from spbench.analysis.compare import Comparison
 from spbench.analysis.findings import Finding, Margins
 from spbench.analysis.intervals import CONFIDENCE, holm
+from spbench.analysis.launches import launches_in_words
 
 Grade = Literal["pass", "fail", "undecided", "accepted"]
 MAX_SLOWDOWN = 0.03

@@ -134,8 +134,7 @@ class MessageTransport(Transport):
         """
 
     def _all_to_all(self, received: Cuts, sent: Cuts) -> Handle:
-        run_dim = max(received[0].dim, sent[0].dim)
-        return self._exchange(by_rank(received), by_rank(sent), run_dim)
+        return self._exchange(by_rank(received), by_rank(sent), max(received[0].dim, sent[0].dim))
 
     def _all_gather(self, received: Cut, sent: Tensor) -> Handle:
         """Sends the same part to each rank."""

@@ -116,8 +116,7 @@ def report_of(check: LinkCheck, launched: LaunchResult, times: Sequence[LinkTime
     NVLink within one machine, a network interface for a single rank on each machine."""
     hosts = [*launched.hosts.values()]
     has_own = not hosts if check.device == "cuda" else len(hosts) == len(set(hosts)) > 0
-    nominals = [rank.nominal_bytes_per_s or 0.0 for rank in times]
-    nominal = min(nominals) or None if has_own else None
+    nominal = min([rank.nominal_bytes_per_s or 0.0 for rank in times]) or None if has_own else None
     return LinkReport(
         measured_utc=datetime.now(UTC).strftime("%Y-%m-%dT%H:%M:%SZ"),
         workload=check.workload.name,

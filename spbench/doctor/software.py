@@ -50,8 +50,7 @@ def device_of(choice: DeviceChoice, gpus: int, loaded: TorchFacts | str) -> Devi
     """The device that ranks are tried on; auto avoids GPUs that torch was not built for."""
     if choice != "auto":
         return choice
-    is_for_cpu = isinstance(loaded, TorchFacts) and not loaded.cuda
-    return "cuda" if gpus and not is_for_cpu else "cpu"
+    return "cuda" if gpus and not (isinstance(loaded, TorchFacts) and not loaded.cuda) else "cpu"
 
 
 def cuda(loaded: TorchFacts, gpus: int, choice: DeviceChoice) -> Diagnosis:

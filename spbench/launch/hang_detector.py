@@ -44,9 +44,7 @@ class HangDetector:
             if positions != self._positions:
                 self._positions, self._changed_s = positions, now_s
         still_s = now_s - self._changed_s
-        if any(self._positions.values()):
-            return still_s
-        return max(0.0, still_s - self._starting_s)
+        return still_s if any(self._positions.values()) else max(0.0, still_s - self._starting_s)
 
 
 def least_far(positions: dict[int, RankPosition | None]) -> tuple[list[int], str]:

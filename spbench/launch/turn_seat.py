@@ -49,8 +49,7 @@ class Seat:
     def waited_s(self) -> float:
         """Seconds that the launch's ranks have waited since it was last expected."""
         with self._lock:
-            now_s = time.monotonic() - self._since_s if self.waits else 0.0
-            return self._waited_s + now_s
+            return self._waited_s + (time.monotonic() - self._since_s if self.waits else 0.0)
 
     def expect(self, meanwhile: Callable[[], None] | None = None) -> None:
         """Announces a launch. ``look`` calls ``meanwhile`` once, when the launch's ranks wait for

@@ -62,8 +62,7 @@ class Folding:
 
     def fold(self, x: Tensor) -> Tensor:
         """Folds ``x``, which may have fewer heads and another length."""
-        last = (x.ndim - 2, x.ndim - 1)
-        moved = x.permute(*self.others, *self.dims, *last)
+        moved = x.permute(*self.others, *self.dims, x.ndim - 2, x.ndim - 1)
         length = math.prod(x.shape[dim] for dim in self.dims)
         return reshaped(moved, (-1, length, *x.shape[-2:])).transpose(1, 2)
 

@@ -43,8 +43,7 @@ class AttentionGrid:
         if not self.causal:  # one tile
             return attend_block(q, k, v)
         q, (k, v) = self._ordered(self.queries, q)[0], self._ordered(self.keys, k, v)
-        wide = torch.promote_types(q.dtype, torch.float32)
-        rows = q.new_zeros(q.shape, dtype=wide)
+        rows = q.new_zeros(q.shape, dtype=torch.promote_types(q.dtype, torch.float32))
         total = Part(rows, rows.new_full(q.shape[:-1], -torch.inf))
         for queries, keys, causal in self.tiles:
             part = attend_block(*_cut(queries, q), *_cut(keys, k, v), causal=causal)
@@ -116,8 +115,7 @@ def tiles(queries: Shard, keys: Shard, causal: bool) -> Iterator[tuple[Run, Run,
 
 def _in_memory(runs: Sequence[Run]) -> list[tuple[Run, int]]:
     """Each run, and where it begins if they lie end to end."""
-    starts = accumulate((length for _, length in runs), initial=0)
-    return list(zip(runs, starts, strict=False))
+    return list(zip(runs, accumulate((length for _, length in runs), initial=0), strict=False))
 
 
 def _cut(run: Run, *tensors: Tensor) -> list[Tensor]:

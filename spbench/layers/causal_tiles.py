@@ -68,10 +68,9 @@ class Band:
         if not self.causal:
             rows = self.shard.sizes[self.rank] * self._others
             return [] if hidden else [Tile((0, rows), (start, count), masked=False)]
-        pairs = product(self._stretches(self.rank), self._stretches(owner))
         return _merged(
             Tile((q.at, q.length), (start + k.at, k.length), k.end - 1 > q.first and not hidden)
-            for q, k in pairs
+            for q, k in product(self._stretches(self.rank), self._stretches(owner))
             if hidden == (k.first >= q.end)
         )
 

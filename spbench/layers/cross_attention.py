@@ -43,5 +43,4 @@ def cross_attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 @cache
 def pieces(queries: int, least: int) -> int:
     """The number of equal pieces of at least ``least`` queries; 1 where no divisor gives such."""
-    most = max(1, queries // least)
-    return next(count for count in range(most, 0, -1) if queries % count == 0)
+    return next(count for count in range(max(1, queries // least), 0, -1) if queries % count == 0)

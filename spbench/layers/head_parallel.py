@@ -72,8 +72,7 @@ def bias_of_heads(scores: Scores, queries: Sizes, comm: Collectives) -> Scores:
     """Scores with the whole bias of this rank's heads, from its positions of all heads."""
     if scores.bias is None or scores.bias_shard is None:
         return scores
-    heads = Shard.of_sizes(3, queries)
-    (bias,) = comm.switch(scores.bias, before=scores.bias_shard, after=heads)
+    (bias,) = comm.switch(scores.bias, before=scores.bias_shard, after=Shard.of_sizes(3, queries))
     return replace(scores, bias=bias, bias_shard=None)
 
 
@@ -98,8 +97,7 @@ def traffic_by_heads(
     )
     bias, bias_back = bias_traffic_by_heads(attention, workload, shares.queries)
     out = Transfer.all_to_all(Q, shares.queries, held)
-    out_back = Transfer.all_to_all(Q, held, shares.queries)
-    return [to_heads, *bias, out], [out_back, *bias_back, back]
+    return [to_heads, *bias, out], [Transfer.all_to_all(Q, held, shares.queries), *bias_back, back]
 
 
 def bias_traffic_by_heads(sublayer: Sublayer, workload: Workload, heads: Sizes) -> Traffic:

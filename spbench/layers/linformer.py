@@ -31,6 +31,5 @@ def attend_projected(
 def projected_traffic(attention: Attention, workload: Workload, ranks: int) -> Traffic:
     """Transfers of ``attend_projected`` in forward and in backward."""
     assert attention.projection, "an attention without projection has nothing to sum"
-    keys_and_values = 2 * workload.key_bytes
-    short = keys_and_values // workload.length(attention) * attention.projection
+    short = 2 * workload.key_bytes // workload.length(attention) * attention.projection
     return [Transfer.all_reduce(short, ranks)], [Transfer.all_reduce(short, ranks)]

@@ -42,8 +42,7 @@ def gathered(scores: Scores, comm: Collectives) -> Scores:
     """``scores`` with the whole bias, (B, S, S, Z), on every rank. Backward: a reduce-scatter."""
     if scores.bias is None or scores.bias_shard is None:
         return scores
-    whole = comm.all_gather(scores.bias, scores.bias_shard)
-    return replace(scores, bias=whole, bias_shard=None)
+    return replace(scores, bias=comm.all_gather(scores.bias, scores.bias_shard), bias_shard=None)
 
 
 def gather_traffic(

@@ -46,8 +46,7 @@ class Inputs:
     @property
     def leaves(self) -> list[Tensor]:
         """Inputs that get gradients."""
-        text = [] if self.text is None else [self.text]
-        return [self.x, *text, *self.pairs.values()]
+        return [self.x, *([] if self.text is None else [self.text]), *self.pairs.values()]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Inputs":
         return Inputs(

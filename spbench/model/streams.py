@@ -86,9 +86,7 @@ def without_text(x: Tensor, text: Tensor | None) -> Tensor:
 
     So weights behind the last attention that are text's alone have zero gradients, not none.
     """
-    if text is None:
-        return x
-    return _WithoutText.apply(x, text)
+    return x if text is None else _WithoutText.apply(x, text)
 
 
 class _WithoutText(torch.autograd.Function):

@@ -132,8 +132,7 @@ def _projected(
 ) -> Cost:
     work = work_of(found.workload, found.strategy, found.ranks)
     if found.kernels_of != found.strategy:
-        blocks = work_of(found.workload, found.kernels_of, found.ranks)
-        work = replace(work, kernels=blocks.kernels)
+        work = replace(work, kernels=work_of(found.workload, found.kernels_of, found.ranks).kernels)
     if found.only_backward:
         work = replace(
             work,

@@ -175,9 +175,7 @@ def written(way: tuple[int, str], args: Sequence[Any], kwargs: dict[str, Any]) -
 def _signature(value: Any) -> Any:
     if isinstance(value, Tensor):
         return value.shape, value.stride(), value.dtype
-    if isinstance(value, (list, tuple)):
-        return tuple(map(_signature, value))
-    return value
+    return tuple(map(_signature, value)) if isinstance(value, (list, tuple)) else value
 
 
 def _attended(name: str, args: Sequence[Any], device: Device) -> tuple[Tensor, ...]:

@@ -180,5 +180,4 @@ def _by_head_size(tables: list[AttentionRates], keys: int, size: int) -> float:
     low, high = tables[at], tables[at + 1]
     slow, fast = 1 / low.tflops(keys), 1 / high.tflops(keys)
     slope = (slow - fast) / (1 / low.head_dim - 1 / high.head_dim)
-    time = fast + slope * (1 / size - 1 / high.head_dim)
-    return 1 / max(time, min(slow, fast) * 0.8)
+    return 1 / max(fast + slope * (1 / size - 1 / high.head_dim), min(slow, fast) * 0.8)

@@ -45,7 +45,6 @@ def kernel_of(
         return _gemm(args[GEMMS[base] :][:2], _bytes_of(args, outs, base))
     if name in ATTENTION:
         return _attention(name, args, outs)
-    moved = _bytes_of(args, outs, base)
     return Kernel(
         kind="elementwise",
         phase="forward",
@@ -53,7 +52,7 @@ def kernel_of(
         has_short_rows=on_cpu and _has_short_rows(base, args, outs),
         shape=(),
         flops=0,
-        moved_bytes=moved,
+        moved_bytes=_bytes_of(args, outs, base),
     )
 
 
@@ -80,12 +79,11 @@ def _attention(name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Kernel
     batch, heads, queries, size = q.shape
     key_heads, keys = k.shape[1:3]
     pairs = sum(min(row + 1, keys) for row in range(queries)) if is_masked else queries * keys
-    products = 5 if is_backward else 2
     return Kernel(
         kind="attention",
         phase="forward",
         shape=(batch, heads, key_heads, queries, keys, size),
-        flops=2 * products * batch * heads * pairs * size,
+        flops=2 * (5 if is_backward else 2) * batch * heads * pairs * size,
         moved_bytes=_bytes_of(args, outs, ""),
         is_masked=is_masked,
         is_backward=is_backward,

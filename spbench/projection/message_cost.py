@@ -74,11 +74,10 @@ def message_cost(message: Message, mesh: Mesh, cluster: Cluster, own: Sequence[s
     if not costs:
         return MessageCost(seconds=0.0, level=outermost.name, constant=rates.latency_us)
     slowest = max(costs, key=lambda each: each.seconds)
-    bound = rates.latency_us if latency > slowest.seconds else slowest.constant
     return MessageCost(
         seconds=latency + slowest.seconds,
         level=slowest.level,
-        constant=bound,
+        constant=rates.latency_us if latency > slowest.seconds else slowest.constant,
         hidden=rates.hidden,
         hides=rates.hides,
     )
@@ -107,8 +106,7 @@ def crossing(groups: Groups, op: Op, block: int) -> tuple[float, float]:
             if len(group) == 1:
                 of_ranks[rank] = 0.0
             elif op == "all_to_all":
-                others = len(group) - blocks.count(blocks[i])
-                of_ranks[rank] = others / (len(group) - 1)
+                of_ranks[rank] = (len(group) - blocks.count(blocks[i])) / (len(group) - 1)
             else:
                 of_ranks[rank] = float(blocks[(i + 1) % len(group)] != blocks[i])
     of_blocks: dict[int, float] = {}

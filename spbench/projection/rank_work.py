@@ -74,8 +74,7 @@ Next: TypeAlias = "Synchronized[int]"  # place of the next question
 @contextmanager
 def forked(work_of: WorkOf, questions: Sequence[Question]) -> Iterator[WorkOf]:
     """``work_of``, with the answers to these questions worked out on all cores from now on."""
-    cores = or_none(lambda: len(os.sched_getaffinity(0))) or 1
-    count = min(cores, MOST_PROCESSES, len(questions))
+    count = min(or_none(lambda: len(os.sched_getaffinity(0))) or 1, MOST_PROCESSES, len(questions))
     if count < 2 or sys.platform != "linux":
         yield work_of
         return

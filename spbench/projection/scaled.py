@@ -192,6 +192,5 @@ def _rewired(curve: Curve, old: float, new: float, highest: float) -> Curve:
     held = max(bucket, PACKETS_MB / new) if bucket and new < old else bucket
     on_wire = np.minimum(timed + bucket, wire / WIRE)
     rest = timed - np.maximum(on_wire - bucket, 0.0)
-    least = sizes / highest
-    seconds = np.maximum(rest + np.maximum(on_wire * old / new - held, 0.0), least)
+    seconds = np.maximum(rest + np.maximum(on_wire * old / new - held, 0.0), sizes / highest)
     return curve.model_copy(update={"values": (*map(float, sizes / seconds),)})

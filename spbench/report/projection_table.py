@@ -36,7 +36,6 @@ def show_projections(rows: Sequence[Row], title: str) -> None:
 def _cells(row: Row) -> list[str]:
     terms: Mapping[str, float] = row["terms_ms"]
     exposed = sum(ms for name, ms in terms.items() if name.endswith(" exposed"))
-    hidden = sum(ms for name, ms in terms.items() if name.endswith(" hidden"))
     return [
         row["strategy"],
         str(row["world_size"]),
@@ -46,7 +45,7 @@ def _cells(row: Row) -> list[str]:
         units.milliseconds(sum(terms.get(name, 0.0) for name in TERMS)),
         units.milliseconds(terms["launches"]),
         units.milliseconds(exposed),
-        units.milliseconds(hidden),
+        units.milliseconds(sum(ms for name, ms in terms.items() if name.endswith(" hidden"))),
         f"{row['samples_per_s']:.3g}",
         units.mebibytes(row["sent_bytes"]),
         memory(row),

@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 from spbench.analysis.compare import Comparison
 from spbench.analysis.findings import Finding, Metric
+from spbench.analysis.launches import on_processors
 from spbench.analysis.verdict import Judgement
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, left_out
@@ -118,7 +119,8 @@ def _figures(finding: Finding, times: Comparison) -> str:
     """The time now and before, the change and its interval."""
     if times.low is None or times.high is None:
         return finding.reason
-    change = ", ".join([*_change(finding), counted(times.launches, "launch")])
+    words = [*_change(finding), counted(times.launches, "launch"), on_processors(times.processors)]
+    change = ", ".join(filter(None, words))
     return f"{_ms(finding.after)} ms, was {_ms(finding.before)} ({change})"
 
 
@@ -182,8 +184,7 @@ def _why_not_comparable(findings: Sequence[Finding]) -> str:
 
 
 def _listed(names: Sequence[str], between: str = ", ") -> str:
-    more = f" and {len(names) - 3} more" if len(names) > 3 else ""
-    return between.join(names[:3]) + more
+    return between.join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
 
 
 def show_findings(findings: Sequence[Finding], before: str, after: str) -> None:

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Sequence
 
 from spbench.analysis.compare import Comparison
+from spbench.analysis.launches import on_processors
 from spbench.analysis.strategy_line import Line
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, left_out
@@ -164,7 +165,8 @@ def _longer(comparison: Comparison, base: str) -> str:
     """
     if comparison.ratio is None:
         return f"is not comparable ({comparison.reason})"
-    takes = f"takes {comparison.ratio:.2f}x as long{base}"
+    how = f" {on_processors(comparison.processors)}".rstrip()
+    takes = f"takes {comparison.ratio:.2f}x as long{base}{how}"
     if comparison.launches == 0:
         return f"{takes} (projected)"
     if comparison.launches == 1:

@@ -21,8 +21,7 @@ def _link_bound(cases: Sequence[Waiting]) -> Iterator[tuple[str, str]]:
             f"{_noisy(case)})"
             for case in group
         )
-        are = "is" if len(group) == 1 else "are"
-        on = f"On {counted(ranks, 'rank')} {each} {are} link-bound"
+        on = f"On {counted(ranks, 'rank')} {each} {'is' if len(group) == 1 else 'are'} link-bound"
         yield panel, f"{on}: at least half of a step waits for communication"
 
 

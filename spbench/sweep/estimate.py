@@ -90,8 +90,7 @@ def _compute_s(case: Case, flops: float, machines: Machines) -> float | None:
         peak = known_peak(machines.gpus, work.dtype)
         return flops / case.ranks / (PART_OF_PEAK * peak * 1e12) if peak else None
     threads = max(1, machines.cores // processes)
-    busy = min(machines.cores, processes * threads)
-    rate = PART_OF_PEAK * machines.core_flops_per_s * busy
+    rate = PART_OF_PEAK * machines.core_flops_per_s * min(machines.cores, processes * threads)
     crowded = CROWDED if processes > machines.cores else 1.0
     return crowded * flops * processes / case.ranks / rate
 

@@ -133,14 +133,13 @@ def job_of(case: Case, deadlines: Deadlines, capability: tuple[int, int] = (0, 0
 
     The variables that a strategy asks for are read by CUDA alone: on a CPU none is set.
     """
-    asked = load(case.strategy).environment(capability) if case.device == "cuda" else {}
     return Job(
         ranks=case.ranks,
         device=case.device,
         case=case,
         timeout_s=deadlines.launch_s,
         hang_s=deadlines.hang_s,
-        environment=asked,
+        environment=load(case.strategy).environment(capability) if case.device == "cuda" else {},
     )
 
 

@@ -69,8 +69,7 @@ def _all_gather(comm: Collectives, example: Example) -> Pair:
 
 def _reduce_scatter(comm: Collectives, example: Example) -> Pair:
     received = comm.reduce_scatter(example.whole * _weight(comm.rank), example.rows)
-    total = sum(map(_weight, range(comm.size)))
-    return received, comm.take(example.whole, example.rows) * total
+    return received, comm.take(example.whole, example.rows) * sum(map(_weight, range(comm.size)))
 
 
 def _all_reduce(comm: Collectives, example: Example) -> Pair:

@@ -33,9 +33,7 @@ def state_tensors(optimizer: AdamW | None) -> list[Tensor]:
 
 def state_bytes(optimizer: AdamW | None) -> int | None:
     """Bytes of what it keeps; None without an optimizer."""
-    if optimizer is None:
-        return None
-    return sum(kept.nbytes for kept in state_tensors(optimizer))
+    return None if optimizer is None else sum(kept.nbytes for kept in state_tensors(optimizer))
 
 
 def take_updates(optimizer: AdamW, eps: float) -> None:

@@ -89,8 +89,7 @@ def in_words(differences: Sequence[Difference], rank: int, hint: str) -> str:
 def blamed(differences: Sequence[Difference]) -> Difference:
     """The output if it is wrong, from which every gradient follows; else the worst tensor."""
     output = differences[0]
-    is_wrong = not output.excess <= 1
-    return output if is_wrong else max(differences, key=lambda each: each.excess)
+    return output if not output.excess <= 1 else max(differences, key=lambda each: each.excess)
 
 
 DTYPES = {"float64", "float32", *FINER}

@@ -132,8 +132,7 @@ class Step:
         others |= {"output": model.last, "gradient of the input": model.first}
         others[GRADIENT_OF_TEXT] = model.text
         inside = [rank % self.comm.size for rank in range(self.ranks)]
-        shares = {name: (*cut.among(inside).cuts, self.samples) for name, cut in others.items()}
-        return shares | {
+        return {name: (*cut.among(inside).cuts, self.samples) for name, cut in others.items()} | {
             name: () if cut is None else (cut.among(inside),) for name, cut in weights.items()
         }
 

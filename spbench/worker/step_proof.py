@@ -145,8 +145,7 @@ class StepProof:
             tolerances = dict.fromkeys(last, TOLERANCE[dtype])
             far = farthest(last, self._first, tolerances, noise_floor(self._first, dtype))
             self._fields |= {"repeat_error": far.relative}
-            differs = "after the last timed step differs from the first step"
-            self._note(why_too_far(far, differs))
+            self._note(why_too_far(far, "after the last timed step differs from the first step"))
         if (wrong := self._if_any_wrong()) is not None:
             return wrong
         return self._fields | ({"fingerprint": self._first} if self._group.rank == 0 else {})

@@ -153,8 +153,7 @@ def forward_flops(workload: Workload) -> int:
     )
     each = math.prod(workload.axes[axis] for axis in workload.conditioned_axes)
     condition = 2 * workload.samples * each * hidden * 3 * modulated(workload) * hidden
-    final = 2 * tokens * hidden * workload.out_channels
-    return total + condition + final
+    return total + condition + 2 * tokens * hidden * workload.out_channels
 
 
 def _sublayer_flops(sublayer: Sublayer, workload: Workload) -> int:

@@ -48,10 +48,9 @@ def heads_that_fit(work: "Workload", heads: int) -> str:
     fits = divisors(work.hidden)
     multiple = math.lcm(work.heads, heads)
     below = work.hidden // multiple * multiple
-    hidden = [str(size) for size in (below, below + multiple) if size]
     return (
         f"heads {heads}; heads that fit: {', '.join(map(str, fits))}; "
-        f"hidden that fits: {', '.join(hidden)}"
+        f"hidden that fits: {', '.join(str(size) for size in (below, below + multiple) if size)}"
     )
 
 

@@ -42,10 +42,9 @@ def check(work: "Workload") -> None:
         message = f"hidden {work.hidden} is not a multiple of {known}; or give head_dim"
         raise MisfitError(message, ("heads",), ("hidden",))
     if work.heads % work.key_heads:
-        fits = divisors(work.heads)
         raise MisfitError(
             f"heads {work.heads} is not a multiple of kv_heads {work.kv_heads}; "
-            f"kv_heads that fit: {', '.join(map(str, fits))}",
+            f"kv_heads that fit: {', '.join(map(str, divisors(work.heads)))}",
             ("kv_heads",),
             ("heads",),
         )

@@ -69,9 +69,8 @@ def draw_curves(ax: Axes, panel: CurvePanel, *, has_labels: bool) -> None:
 
 def _draw(ax: Axes, curve: Curve) -> None:
     own = curve.look.colour
-    tone = looks.lighter(own, 0.6) if curve.is_projected else own
     look: dict[str, Any] = {
-        "color": tone,
+        "color": looks.lighter(own, 0.6) if curve.is_projected else own,
         "marker": curve.look.marker,
         "linestyle": curve.look.dashes,
         "markersize": 5,

@@ -9,7 +9,9 @@ from functools import partial
 import pandas
 from matplotlib.axes import Axes
 
+from spbench.analysis.comparable import PANEL
 from spbench.analysis.compare import MARGIN
+from spbench.analysis.launches import SPEEDS_ALIKE
 from spbench.analysis.strategy_line import Line
 from spbench.report.plots.curve import hollow_notes
 from spbench.report.plots.figure import Sheet
@@ -150,8 +152,8 @@ def whiskers(lines: Sequence[Line]) -> str:
 
 
 def caption(frame: pandas.DataFrame) -> str:
-    """Run, device, torch, dtype and commit of what is drawn, whether it was quick or noisy, and
-    what of it was not measured."""
+    """Run, device, torch, dtype and commit of what is drawn, whether it was quick or noisy, or on
+    processors of several speeds, and what of it was not measured."""
     is_projected = frame["kind"] == "projected"
     real, projected = frame[~is_projected], frame[is_projected]
 
@@ -165,6 +167,10 @@ def caption(frame: pandas.DataFrame) -> str:
     made = [f"commit {', '.join(commits)}"] if commits else []
     doubts = [f"projected on {each('cluster', projected)}: not measured"] * bool(len(projected))
     doubts += [f"{noisy} of {counted(len(frame), 'launch')} noisy"] if noisy else []
+    case = frame.groupby([*PANEL, "world_size", "strategy"], sort=False)["cpu_gflop_per_s"].mean()
+    together = case.groupby(level=[*PANEL, "world_size"])
+    apart = (together.max() / together.min()).max()
+    doubts += [f"processors up to {apart:.2f}x apart in speed"] * bool(apart > 1 + SPEEDS_ALIKE)
     doubts += ["quick"] if (frame["effort"] == "quick").any() else []
     parts = [
         f"run {frame.iloc[0]['run_id']}",

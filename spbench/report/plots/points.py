@@ -104,8 +104,7 @@ def spread_of(metric: str, times: tuple[float, float]) -> tuple[float, float]:
 
 def _medians(shown: pandas.DataFrame, name: str, table: pandas.DataFrame) -> "pandas.Series[Any]":
     """The median of a column over the good launches of each case."""
-    types = column_types()
-    figures = [c for c, kind in types.items() if kind is not str and c not in NO_FIGURES]
+    figures = [c for c, kind in column_types().items() if kind is not str and c not in NO_FIGURES]
     good = shown[shown["status"] == "ok"].rename(columns={"world_size": "ranks"})
     if name not in figures:
         own = [c for c in table.columns if c.endswith(("_ms", "_bytes", "tokens_per_s"))]

@@ -104,6 +104,36 @@ def test_a_noisy_run_by_itself_has_no_verdict() -> None:
     assert "too many launches were disturbed: others used 1.0 of 2 cores" in found.reason
 
 
+@pytest.mark.parametrize(
+    ("factor", "gflop_per_s", "verdict"),
+    [
+        (1.28, 75.0, "inconclusive"),  # 1.33x slower: all of it, or more
+        (1.6, 75.0, "slower"),
+        (1.0, 125.0, "inconclusive"),  # as long on processors 1.25x faster
+        (0.9, 75.0, "faster"),
+        (0.8, 125.0, "inconclusive"),
+        (1.04, 96.0, "slower"),  # as fast as the processors are known
+        (1.28, None, "slower"),
+    ],
+)
+def test_runs_on_other_processors_have_a_verdict_that_holds_on_equal_ones(
+    factor: float, gflop_per_s: float | None, verdict: str
+) -> None:
+    """Measured apart, what slower processors may explain is open: with no significance either."""
+    before = rows("a", FLAT, cpu_gflop_per_s=100.0)
+    after = rows("a", times(factor), session="t", cpu_gflop_per_s=gflop_per_s)
+    found = compared(before, after)
+    assert found is not None and found.verdict == verdict
+    if verdict == "inconclusive":
+        how = "1.33x slower" if gflop_per_s == 75 else "1.25x faster"
+        assert f"they ran on processors {how}, which may be why" in found.reason
+        assert (found.is_noisy, found.p_slower) == (True, 1.0)
+    if gflop_per_s:
+        assert found.processors == pytest.approx(100 / gflop_per_s)
+    in_turn = compared(before, [replace(one, round=f"s.{one.launch}") for one in after])
+    assert in_turn is not None and not in_turn.is_noisy
+
+
 def test_noisy_launches_are_left_out() -> None:
     """They are left out as long as there are enough quiet launches."""
     apart = rows("a", [*times(1.0), 300.0], session="t")

@@ -132,6 +132,16 @@ def test_in_words_a_difference_is_one_or_is_none() -> None:
     assert re.search(unsure, said)
 
 
+def test_words_say_which_ran_on_slower_processors() -> None:
+    """A ratio stands beside that of a fixed product, from 5 % on; on GPUs none is known."""
+    base = rows("dsp", [100.0, 101.0, 99.0], cpu_gflop_per_s=160.0)
+    for speed, how in ((125.0, "on processors 1.28x slower "), (155.0, ""), (None, "")):
+        (said,) = ranking_sentences(
+            lines_of([*base, *rows("rsa", [137.0, 138.0, 136.0], cpu_gflop_per_s=speed)])
+        )
+        assert said.startswith(f"On 2 ranks dsp is fastest; rsa takes 1.37x as long {how}(1.3")
+
+
 def test_quick_and_full_runs_have_panels_of_their_own() -> None:
     """Launches of few iterations are not shown beside those of many."""
     first, second = lines_of([record(), record("rsa", effort="quick")])

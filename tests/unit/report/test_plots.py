@@ -242,6 +242,9 @@ def test_the_caption_says_where_figures_come_from() -> None:
     text = kinds.caption(frame_of(RUN))
     for word in ("run a run", "cpu", "torch 9.9", "float32", "train"):
         assert word in text
+    assert "apart in speed" not in text
+    speeds = [replace(one, cpu_gflop_per_s=10.0 * len(one.strategy)) for one in RUN[:3]]
+    assert "processors up to 2.33x apart in speed" in kinds.caption(frame_of(speeds))
     assert "Some GPU" in kinds.caption(frame_of([replace(RUN[0], gpu="Some GPU")]))
     doubtful = frame_of([replace(RUN[0], noisy="others", effort="quick"), RUN[0]])
     assert "1 of 2 launches noisy · quick" in kinds.caption(doubtful)

@@ -76,6 +76,14 @@ def test_noisy_rounds_of_runs_that_took_turns_are_evidence() -> None:
     assert NOISY_NOTE not in sentences(found)
 
 
+def test_a_slowdown_on_slower_processors_says_so() -> None:
+    """The sentence of a verdict that holds at their speed, too, names it."""
+    before = rows("dsp", STEPS, cpu_gflop_per_s=100.0)
+    after = rows("dsp", [20.0] * 3, session="t", cpu_gflop_per_s=80.0)
+    (said,) = sentences(findings_of(before, after))
+    assert "time slower" in said and "3 launches, on processors 1.25x slower)" in said
+
+
 def test_quiet_times_have_no_mark() -> None:
     """Noisy launches that do not count do not matter."""
     noisy = rows("dsp", [90.0], session="u", noisy=CAUSE)
