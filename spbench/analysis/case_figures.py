@@ -156,8 +156,7 @@ def why_incomplete(records: Sequence[Record], good: Sequence[Record]) -> str:
         worst = cause_of(failed)
         reasons.append(f"{failed_launches(worst.status, records)}. {worst.reason}")
     if noisy := [record.noisy for record in records if record.status == "ok" and record.noisy]:
-        is_used = any(record.noisy for record in good)
-        effect = "so the time is unreliable" if is_used else "left out"
+        effect = "so the time is unreliable" if any(record.noisy for record in good) else "left out"
         last = "in the last " * (len({*noisy}) > 1) + noisy[-1]
         reasons.append(f"{len(noisy)} of {len(records)} launches noisy, {effect}: {last}")
     unsteady = [record for record in good if record.steady == "no" and record.effort == "full"]

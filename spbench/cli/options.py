@@ -83,6 +83,7 @@ gpus_option = click.option(
     help="Numbers of ranks, one on each GPU (or processes on a CPU).  "
     "[default: all GPUs, or 2 on a CPU]",
 )
+RANKS_OF_CLUSTER = "[default: 8, or all of a cluster that has fewer]"
 mesh_option = click.option(
     "--mesh",
     "meshes",

@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 @click.argument("workload", required=False, metavar="[WORKLOAD]")
 @options.cluster_option()
 @options.strategy_option
-@click.option("-g", "--gpus", default="8", metavar="N[,N...]", help="Numbers of ranks.")
+@click.option(
+    "-g", "--gpus", metavar="N[,N...]", help=f"Numbers of ranks.  {options.RANKS_OF_CLUSTER}"
+)
 @options.settings_option
 @click.option(
     "--axis",
@@ -67,7 +69,7 @@ def command(
     workload: str | None,
     cluster: str | None,
     strategies: Sequence[str],
-    gpus: str,
+    gpus: str | None,
     settings: Sequence[str],
     lengths: str | None,
     share: Path | None,
@@ -94,13 +96,14 @@ def command(
             "'spbench project dsp-720m --cluster hgx-h100 --gpus 8,16'; or give --against"
         )
     sizes = [choose_workload(workload, [*settings, *more]) for more in settings_of(lengths)]
-    ranks, names = rank_counts(gpus), options.strategies_of(strategies)
+    ranks, names = rank_counts(gpus or "8"), options.strategies_of(strategies)
     if share is not None and (compiled or kernel):
         raise Failure("--share measured kernels as they ran; leave out --compiled and --kernel")
     with loading_torch():
         from spbench.projection.cost import Mode
         from spbench.projection.scaled import cluster_at
     mode, on = Mode(compiled=compiled, attention_kernel=kernel), cluster_at(cluster, link_rate)
+    ranks = ranks if gpus else [min(ranks[0], on.most_ranks or ranks[0])]
     asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
     axis = "" if lengths is None else lengths.partition("=")[0].strip()
     projected = project_all(sizes, on, names, ranks, mode, share, asked, axis)

@@ -29,7 +29,7 @@ RIVALS = 4
 @click.command("recommend", cls=HelpPage)
 @options.workload_argument
 @options.cluster_option(required=True)
-@click.option("-g", "--gpus", default="8", metavar="N", help="Number of ranks.")
+@click.option("-g", "--gpus", metavar="N", help=f"Number of ranks.  {options.RANKS_OF_CLUSTER}")
 @options.strategy_option
 @options.share_option
 @options.link_rate_option
@@ -43,7 +43,7 @@ RIVALS = 4
 def command(
     workload: str,
     cluster: str,
-    gpus: str,
+    gpus: str | None,
     strategies: Sequence[str],
     share: Path | None,
     link_rate: str | None,
@@ -60,7 +60,7 @@ def command(
     command that would decide between those that are not told apart. For a map
     over lengths, see 'spbench project --axis' and 'spbench plot --kind winners'.
     """
-    work, names, counts = _asked(workload, settings, strategies, gpus)
+    work, names, counts = _asked(workload, settings, strategies, gpus or "8")
     on = choose_device(device)
     with loading_torch():
         from spbench.projection import advice
@@ -71,6 +71,7 @@ def command(
     if share is not None and compiled:
         raise Failure("--share measured kernels as they ran; leave out --compiled")
     target, mode = cluster_at(cluster, link_rate), Mode(compiled=compiled)
+    counts = counts if gpus else min(counts, target.most_ranks or counts)
     if measure:
         refuse_to_measure(counts, target, compiled=compiled)
         if why_not := why_not_here(counts, on):

@@ -76,8 +76,7 @@ def _cut(
     outs: list[Tensor] = []
     for other in others:
         sizes = resized(shape, dim, other.length)
-        empty = transport.empty(whole, [sizes[each] for each in order])
-        outs.append(empty.permute(undone(order)))
+        outs.append(transport.empty(whole, [sizes[each] for each in order]).permute(undone(order)))
     arriving = [Cut(out, dim, shard) for out, shard in zip(outs, others, strict=True)]
     transport.all_to_all(arriving, [Cut(whole, 0, outermost)]).wait()
     return outs

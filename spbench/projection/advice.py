@@ -137,8 +137,8 @@ def _row(each: Projection, best: Projection) -> list[str]:
 
 
 def rivals(advice: Recommendation, most: int = 3) -> Sequence[str]:
-    """The fastest and those that are not told apart from it: first those that would be the fastest
-    at the least change of a constant, then the faster ones."""
+    """The fastest and those that are not told apart from it: first the next, then those that would
+    be the fastest at the least change of a constant, then the faster ones."""
     flips = sorted(advice.flips, key=lambda flip: abs(math.log(flip.factor)))
     near = (flip.strategy for flip in flips if flip.strategy in advice.alike)
-    return [*dict.fromkeys([advice.best.strategy, *near, *advice.alike])][:most]
+    return [*dict.fromkeys([advice.best.strategy, *advice.alike[:1], *near, *advice.alike])][:most]

@@ -63,6 +63,5 @@ def _row(each: Capacity, unit: str) -> list[str]:
 def _limit(each: Capacity) -> str:
     where = f"{each.strategy} on {counted(each.ranks, 'rank')}, {each.grows}"
     if each.largest is None and not each.why_not:
-        smallest = "batch 1" if each.grows == BATCH else "the smallest size"
-        return f"{where}: {smallest} does not fit"
+        return f"{where}: {'batch 1' if each.grows == BATCH else 'the smallest size'} does not fit"
     return f"{where}: {each.why_not}" if each.why_not else ""

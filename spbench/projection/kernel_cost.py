@@ -102,7 +102,8 @@ class DeviceRates:
         if self.dtype not in rates:
             raise Failure(
                 f"{self.device.name}: no rate of products in {self.dtype}; "
-                f"its file has {', '.join(rates)}"
+                f"its file has {', '.join(rates)}: --set dtype={next(iter(rates))}, or calibrate "
+                f"with --workload, one in {self.dtype}"
             )
         rate = rates[self.dtype]
         at_rate = kernel.flops / (rate(max(kernel.flops, 1) / 1e9) * 1e12)

@@ -170,7 +170,7 @@ def _relinked(name: str, levels: tuple[Level, ...], rate: Constant) -> tuple[Lev
     if old is None:
         raise Failure(
             f"--link-rate: {name} does not say at which rate its level {level.name!r} was timed; "
-            f"add nominal_gb_per_s to it, or calibrate with --link-rate"
+            f"add nominal_gb_per_s to it, or calibrate several nodes with --link-rate"
         )
     update: dict[str, Any] = {"nominal_gb_per_s": rate}
     highest = max(rate.value, *(max(each.gb_per_s.values) for each in level.collectives.values()))

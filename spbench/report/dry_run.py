@@ -118,8 +118,7 @@ def _cells(row: dict[str, Any], launches: int) -> list[str]:
 def _remark(row: dict[str, Any]) -> str:
     """Why a cell cannot run, or the strategy's note on its figures."""
     remark = f"cannot run: {row['why_not']}" if row["why_not"] else row["note"]
-    case = f"{row['strategy']} on {counted(row['ranks'], 'rank')}"
-    return f"{case}: {remark}" if remark else ""
+    return f"{row['strategy']} on {counted(row['ranks'], 'rank')}: {remark}" if remark else ""
 
 
 def _plan(cell: Cell, prediction: Prediction | None, estimate: Estimate | None) -> dict[str, Any]:

@@ -35,7 +35,6 @@ def show_projections(rows: Sequence[Row], title: str) -> None:
 
 def _cells(row: Row) -> list[str]:
     terms: Mapping[str, float] = row["terms_ms"]
-    exposed = sum(ms for name, ms in terms.items() if name.endswith(" exposed"))
     return [
         row["strategy"],
         str(row["world_size"]),
@@ -44,7 +43,7 @@ def _cells(row: Row) -> list[str]:
         "/".join(units.milliseconds(row[f"step_ms_{x}_overlap"]) for x in ("without", "full")),
         units.milliseconds(sum(terms.get(name, 0.0) for name in TERMS)),
         units.milliseconds(terms["launches"]),
-        units.milliseconds(exposed),
+        units.milliseconds(sum(ms for name, ms in terms.items() if name.endswith(" exposed"))),
         units.milliseconds(sum(ms for name, ms in terms.items() if name.endswith(" hidden"))),
         f"{row['samples_per_s']:.3g}",
         units.mebibytes(row["sent_bytes"]),
@@ -148,7 +147,7 @@ def _errors(part: Row) -> str:
     modelled, judged = part["cases_modelled"], counted(part["cases_judged"], "case")
     cases = judged if modelled == part["cases_judged"] else f"{modelled} modelled of {judged}"
     of_ratios = (
-        f"of ratios between strategies {_share(part['median_error_of_ratios'])}, worst "
+        f"over the mean of the strategies {_share(part['median_error_of_ratios'])}, worst "
         f"{_share(part['worst_error_of_ratios'])}; "
         if part["worst_error_of_ratios"] is not None
         else ""

@@ -7,10 +7,12 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import yaml
 from helpers.command_line import spbench
 
 from spbench.cli import recommend_command
 from spbench.errors import DONE, USAGE
+from spbench.projection.hardware import find
 from spbench.results.record import Record
 from spbench.sweep.request import Request
 from spbench.sweep.run import Finished
@@ -28,6 +30,22 @@ def test_the_answer_comes_first(tmp_path: Path) -> None:
     data = json.loads(spbench(tmp_path, *SMALL, *words, "--json", torch=True).out)
     assert data["best"] in ("dsp", "ulysses")
     assert all(each["peak_bytes"] > 0 for each in data["projected"])
+
+
+@pytest.mark.parametrize(("ranks", "most"), [(2, 2), (64, 8)])
+def test_all_ranks_of_a_small_cluster_are_meant_by_none(
+    tmp_path: Path, ranks: int, most: int
+) -> None:
+    """Eight of a larger one."""
+    file = tmp_path / "small.yaml"
+    cluster = find("hgx-h100").model_dump(exclude_defaults=True, mode="json")
+    cluster["levels"] = [cluster["levels"][0] | {"ranks": ranks}]
+    file.write_text(yaml.safe_dump({"version": 1, **cluster}))
+    done = spbench(tmp_path, *SMALL, "-s", "dsp", "-c", str(file), "--json", torch=True)
+    assert json.loads(done.out)["ranks"] == most
+    words = ("project", SMALL[1], "-s", "dsp", "-c", str(file), "--json")
+    done = spbench(tmp_path, *words, torch=True)
+    assert [each["world_size"] for each in json.loads(done.out)] == [most]
 
 
 @pytest.mark.parametrize(
