@@ -74,10 +74,9 @@ def compare_status(before: Sequence[Record], after: Sequence[Record]) -> Finding
     good = [any(record.status == "ok" for record in run) for run in (before, after)]
     if new.status == "ok":
         verdict = "same" if old.status == "ok" else "fixed"
-    elif new.status in known and good[0] <= good[1]:
-        verdict = "same"
     else:
-        verdict = "broke" if good[0] else "changed"
+        is_known = new.status in known and good[0] <= good[1]
+        verdict = "same" if is_known else "broke" if good[0] else "changed"
     was = f"it was {old.status}. {old.reason}"
     reason = was if verdict == "fixed" else _why(new, after, as_before=verdict == "same")
     return Finding(

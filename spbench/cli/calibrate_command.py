@@ -12,7 +12,7 @@ from spbench.cli import options
 from spbench.cli.cluster_options import cluster_of, nodes_options
 from spbench.cli.help_page import HelpPage
 from spbench.cli.selection import choose_workload, parse_ranks
-from spbench.errors import DONE, Failure
+from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.report.live_line import loading_torch
 from spbench.results.find_run import RESULTS
 from spbench.sweep.devices import choose_device, default_ranks
@@ -112,7 +112,8 @@ def command(
     cluster = calibrate(name, ranks, on, timeout, chosen, node, link, joined)
     if cluster is not None:
         write(cluster, path)
-    return DONE if cluster is None else _kept(path)
+        _kept(path)
+    return SOME_FAILED if cluster and (cluster.most_ranks or 0) < max(ranks) else DONE
 
 
 def _check_kind(onto: str, kind: str, on: str) -> None:

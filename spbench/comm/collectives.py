@@ -134,9 +134,7 @@ class Collectives:
 
     def _differentiable(self, there: Move, back: Move, xs: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """``there`` moves ``xs``, and ``back`` their gradients; over one rank nothing moves."""
-        if self.size == 1:
-            return tuple(xs)
-        return _Differentiable.apply(there, back, *xs)
+        return tuple(xs) if self.size == 1 else _Differentiable.apply(there, back, *xs)
 
     def all_reduce_(self, x: Tensor) -> Handle:
         """``x`` becomes the sum over the ranks, in place, once waited for. No backward."""

@@ -97,6 +97,4 @@ def permuted(x: Tensor, order: Sequence[int]) -> Tensor:
 
 def restored(x: Tensor, leading: Sequence[int]) -> Tensor:
     """``x``, whose ``leading`` dims were permuted, as it was before."""
-    if _is_sorted(leading):
-        return x
-    return x.permute(*undone(leading), *range(len(leading), x.ndim))
+    return x if _is_sorted(leading) else x.permute(*undone(leading), *range(len(leading), x.ndim))

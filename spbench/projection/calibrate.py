@@ -7,7 +7,7 @@ number of ranks is timed by itself.
 import json
 import math
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import closing
 from pathlib import Path
 from typing import Any
@@ -69,7 +69,8 @@ def calibrate(
     numbers of ranks; None on a node that is not the first. ``link``: nominal GB/s of a rank's.
     ``onto`` has the links, and the host's time of a message, for a single rank, which sends none.
 
-    Raises Failure where ranks fail, with the cause and the logs, which are kept only then.
+    Where ranks fail, the cause and the logs, which are kept only then, are said on stderr, and the
+    cluster is that of fewer ranks; Failure is raised if none of several ranks were timed.
     """
     asked = f"calibrate {[*ranks]} {on} {[each.model_dump_json() for each in workloads]}"
     node = node and described(node, asked, timeout_s)
@@ -145,30 +146,31 @@ def _joined(onto: Cluster, name: str, hardware: str, own: OwnDevice) -> Cluster:
 
 def _launches(
     plans: Sequence[CalibrationPlan], on: Device, timeout_s: float, node: Node | None
-) -> list[tuple[int, Timed]]:
+) -> Iterator[tuple[int, Timed]]:
     with temporary_folder("spbench-calibrate-") as folder:
         launcher = LocalLauncher(folder / "launcher.log", cluster=node)
         with closing(launcher):
             launcher.meet(max(each.ranks for each in plans), on_gpus=on == "cuda")
-            return [
-                (each.ranks, _launch(each, on, timeout_s, launcher, folder / f"{each.ranks}"))
-                for each in plans
-            ]
+            for fewer, each in zip([1, *(x.ranks for x in plans)], plans, strict=False):
+                try:
+                    yield each.ranks, _launch(each, on, timeout_s, launcher, folder)
+                except Failure as failure:
+                    if fewer == 1:
+                        raise
+                    click.echo(f"Error: {failure}", err=True)
+                    return
 
 
 def _launch(
     planned: CalibrationPlan, on: Device, timeout_s: float, launcher: LocalLauncher, folder: Path
 ) -> Timed:
-    what = (
-        f"{counted(len(planned.kernels), 'kernel')}, "
-        f"{counted(len(planned.transfers), 'transfer')}, {counted(len(planned.steps), 'step')}"
-    )
-    click.echo(f"{counted(planned.ranks, 'rank')} time {what}", err=True)
-    job = Job(**dict(planned), device=on, timeout_s=timeout_s)
-    times, status, cause = read_results(job, folder, launcher.run(job, folder), LinkTimes)
+    counts = (counted(len(getattr(planned, f"{x}s")), x) for x in ("kernel", "transfer", "step"))
+    click.echo(f"{counted(planned.ranks, 'rank')} time {', '.join(counts)}", err=True)
+    job, place = Job(**dict(planned), device=on, timeout_s=timeout_s), folder / f"{planned.ranks}"
+    times, status, cause = read_results(job, place, launcher.run(job, place), LinkTimes)
     if status != "ok":
-        keep(folder.parent)
-        raise Failure(f"{status}: {cause}; logs in {folder}", UNFIT)
+        keep(folder)
+        raise Failure(f"{status}: {cause}; logs in {place}", UNFIT)
     return Timed.of(planned, times)
 
 

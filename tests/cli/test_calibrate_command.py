@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from helpers.command_line import spbench
 
-from spbench.errors import DONE, USAGE
+from spbench.errors import DONE, SOME_FAILED, USAGE
 from spbench.projection.hardware import find
 
 
@@ -39,6 +39,21 @@ def test_what_cannot_be_timed_is_refused(tmp_path: Path, words: tuple[str, ...],
     done = spbench(tmp_path, "calibrate", *words, "--device", "cpu", torch=True)
     assert done.code == USAGE
     assert said in done.err
+
+
+def test_fewer_ranks_than_asked_for_are_kept_with_a_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """That of a run in which some cases failed."""
+    cluster = find("hgx-h100")
+    monkeypatch.setattr("spbench.projection.calibrate.calibrate", lambda *_: cluster)
+    for most, code in ((8, SOME_FAILED), (2, DONE)):
+        levels = (cluster.levels[0].model_copy(update={"ranks": 2}),)
+        cluster = cluster.model_copy(update={"levels": levels, "on_ranks": ()})
+        words = ("calibrate", "mine", "-g", f"1,{most}", "--device", "cpu")
+        done = spbench(tmp_path, *words, torch=True)
+        assert done.code == code, done.err
+        assert "kept in results/clusters/mine.yaml" in done.out
 
 
 @pytest.mark.long

@@ -10,8 +10,9 @@ import numpy as np
 import pytest
 from helpers.examples import ALL
 
-from spbench.errors import Failure
+from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import Cluster as Node
+from spbench.launch.local import LocalLauncher
 from spbench.projection import calibrate as calibrating
 from spbench.projection import calibration_calls, calibration_fit, calibration_plan
 from spbench.projection.calibrate import _with_waits, calibrate, write
@@ -238,6 +239,31 @@ def test_ranks_of_several_nodes_have_the_memory_of_their_own(
         parts = (*made.on_ranks, made)
         assert tuple(each.device.memory_gb.value for each in parts) == memory_gb
         assert (made.nodes, made.most_ranks) == (nodes, 4)
+
+
+def test_ranks_that_fail_leave_the_times_of_fewer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where these are several; one rank has no links."""
+
+    def launch(planned: CalibrationPlan, *_: object) -> Timed:
+        if planned.ranks == fails_at:
+            raise Failure("timeout: not done after 1 s", UNFIT)
+        return planted(max(planned.ranks, 2))
+
+    class Launcher(LocalLauncher):
+        def meet(self, *_: object, **__: object) -> None: ...
+
+    monkeypatch.setattr("spbench.projection.calibrate._launch", launch)
+    monkeypatch.setattr("spbench.projection.calibrate.LocalLauncher", Launcher)
+    small = [Workload.model_validate(SMALL)]
+    fails_at = 4
+    made = calibrate("x", [4, 2], "cpu", 1, small)
+    assert made is not None and made.most_ranks == 2
+    assert "Error: timeout: not done after 1 s" in capsys.readouterr().err
+    for fails_at in (1, 2):
+        with pytest.raises(Failure, match="not done after 1 s"):
+            calibrate("x", [1, 2, 4], "cpu", 1, small)
 
 
 def test_one_gpu_has_the_links_of_a_cluster_that_is_known(
