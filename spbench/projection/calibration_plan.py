@@ -118,7 +118,7 @@ def _steps(
 ) -> Iterable[GateCheck]:
     """Tiny steps under the strategies of the fewest calls and of the most, which tell a call from a
     launch; and steps of one block, under the first strategy that can run it and on several ranks a
-    few others."""
+    few others, one of them in groups of fewer ranks, where there is one."""
     for number, each in enumerate(workloads):
         small = tiny(each, ranks)
         by_calls = sorted(_able_alone(small, ranks), key=partial(_calls, small, ranks, on))
@@ -130,7 +130,8 @@ def _steps(
         yield from _short(part, names[:1], on, memory_bytes)
         rest = names[1:] if ranks > 1 else []
         turn = {rest[(IN_TURN * number + i) % len(rest)] for i in range(min(IN_TURN, len(rest)))}
-        yield from _short(part, turn, on, memory_bytes, QUICK_FLOPS[on])
+        grouped = [x for x in rest if sum(n > 1 for n in load(x).mesh(part, ranks).values()) > 1]
+        yield from _short(part, {*turn, *grouped[:1]}, on, memory_bytes, QUICK_FLOPS[on])
 
 
 def _able_alone(step: Workload, ranks: int) -> list[str]:

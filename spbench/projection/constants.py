@@ -91,6 +91,9 @@ class CollectiveRate(Frozen):
     latency_us: Constant
     hop_us: Constant | None = None
     """Time for each rank of the group beyond two."""
+    shared: Part = 0.0
+    """Part of ``hop_us`` that any group pays for each rank beyond two that computes, in the group
+    or not, as ranks that share cores do; for each of its own it pays the rest."""
     gb_per_s: Curve
     """Achieved by one rank, of what it sends over this level; ``at``: MB that it sends in all."""
     hidden: Part | None = None
@@ -106,14 +109,12 @@ class CollectiveRate(Frozen):
             return mb / self.gb_per_s(mb) / 1e3
         return float(np.interp(mb, at, np.divide(at, rates))) / 1e3
 
-    def paid_by_all(self, share: float, further: int) -> Self:
-        """The rate where each group pays a share of what ``further`` ranks add to its latency."""
-        if self.hop_us is None:
-            return self
-        us = self.latency_us.value + share * further * self.hop_us.value
-        latency = self.latency_us.model_copy(update={"value": us})
-        hop = self.hop_us.model_copy(update={"value": (1 - share) * self.hop_us.value})
-        return self.model_copy(update={"latency_us": latency, "hop_us": hop})
+    def latency_s(self, of_group: int, ranks: int) -> float:
+        """The latency in a group of so many of all ranks."""
+        own, others = max(of_group - 2, 0), max(ranks - 2, 0)
+        hops_us = self.hop_us.value if self.hop_us else 0.0
+        hops_us *= self.shared * others + (1 - self.shared) * own
+        return (self.latency_us.value + hops_us) / 1e6
 
 
 @final

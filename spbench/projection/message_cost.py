@@ -69,8 +69,7 @@ def message_cost(message: Message, mesh: Mesh, cluster: Cluster, own: Sequence[s
             break
         block = level.ranks
     rates = outermost.collectives[message.op]
-    hop = rates.hop_us.value if rates.hop_us else 0.0
-    latency = (rates.latency_us.value + hop * max(len(groups[0]) - 2, 0)) / 1e6
+    latency = rates.latency_s(len(groups[0]), mesh.size)
     if not costs:
         return MessageCost(seconds=0.0, level=outermost.name, constant=rates.latency_us)
     slowest = max(costs, key=lambda each: each.seconds)

@@ -62,12 +62,13 @@ def in_company(
     ``hides`` of its time. Each operation's latency is multiplied. Of what ranks beyond two add to
     it, a smaller group saves the part ``hops``; the rest it pays, too, since all share cores."""
     device = _multiplied(part.device, waits, "in_step", "operation_us")
-    hidden, levels = {"hidden": 1.0, "hides": rounded(hides)}, []
+    alike = {"hidden": 1.0, "hides": rounded(hides), "shared": rounded(1 - hops)}
+    levels = []
     for level in part.levels:
-        rates = {}
-        for op, rate in level.collectives.items():
-            alike = _multiplied(rate, latencies[op], "latency_us", "hop_us")
-            rates[op] = alike.paid_by_all(1 - hops, part.ranks - 2).model_copy(update=hidden)
+        rates = {
+            op: _multiplied(rate, latencies[op], "latency_us", "hop_us").model_copy(update=alike)
+            for op, rate in level.collectives.items()
+        }
         levels.append(level.model_copy(update={"collectives": rates}))
     update = {"device": device, "levels": tuple(levels)}
     return _multiplied(part, waits, "call_us").model_copy(update=update)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from spbench.projection.timed_kernels import BIAS, BIASED, label_of, operations
 from spbench.projection.trace import work
 from spbench.projection.work import Kernel
 from spbench.results.link_report import LinkTimes, LinkTiming
+from spbench.strategies.names import BUILT_IN
 from spbench.strategies.registry import in_mesh, load
 from spbench.workload.case import GateCheck
 from spbench.workload.catalogue import find
@@ -247,7 +249,7 @@ def test_ranks_that_fail_leave_the_times_of_fewer(
     """Where these are several; one rank has no links."""
 
     def launch(planned: CalibrationPlan, *_: object) -> Timed:
-        if planned.ranks == fails_at:
+        if planned.ranks == fails["at"]:
             raise Failure("timeout: not done after 1 s", UNFIT)
         return planted(max(planned.ranks, 2))
 
@@ -257,11 +259,11 @@ def test_ranks_that_fail_leave_the_times_of_fewer(
     monkeypatch.setattr("spbench.projection.calibrate._launch", launch)
     monkeypatch.setattr("spbench.projection.calibrate.LocalLauncher", Launcher)
     small = [Workload.model_validate(SMALL)]
-    fails_at = 4
+    fails = {"at": 4}
     made = calibrate("x", [4, 2], "cpu", 1, small)
     assert made is not None and made.most_ranks == 2
     assert "Error: timeout: not done after 1 s" in capsys.readouterr().err
-    for fails_at in (1, 2):
+    for fails["at"] in (1, 2):
         with pytest.raises(Failure, match="not done after 1 s"):
             calibrate("x", [1, 2, 4], "cpu", 1, small)
 
@@ -547,23 +549,38 @@ def test_steps_tell_what_a_group_of_few_pays_for_the_others(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Of what two further ranks add to a latency, groups of two of the four pay 0.6, too; whole
-    groups take as long as they were timed. Steps without groups of two tell nothing of it."""
+    groups take as long as they were timed, of fewer ranks what these take. Steps without groups of
+    two tell nothing of it."""
     monkeypatch.setattr(calibrating, "CHANGE", 10.0)
     bare, part = quick(4)
     timed = part.levels[0].collectives["all_gather"]
     assert timed.hop_us is not None
 
-    def found(*strategies: str) -> tuple[float, float]:
-        """The microseconds of a group of two, and of a further rank."""
+    def found(*strategies: str) -> list[float]:
+        """The microseconds of two of four ranks, of three of five, of all four, and of three."""
         monkeypatch.setattr(calibration_calls, "places", lambda: strategies)
         there = told(bare, part, 1.0, 0.4, {}).levels[0].collectives["all_gather"]
-        assert there.hop_us is not None
-        return there.latency_us.value, there.hop_us.value
+        return [1e6 * there.latency_s(*of) for of in ((2, 4), (3, 5), (4, 4), (3, 3))]
 
     latency_us, hop_us = timed.latency_us.value, timed.hop_us.value
-    expected = latency_us + 0.6 * 2 * hop_us, 0.4 * hop_us
+    shares = 0.6 * 2, 0.6 * 3 + 0.4, 2.0, 1.0
+    expected = [latency_us + share * hop_us for share in shares]
     assert found("attention-2d", "kv-gather", "dsp") == pytest.approx(expected, rel=0.05)
-    assert found("kv-gather", "dsp") == pytest.approx((latency_us, hop_us), rel=0.05)
+    own = [latency_us + hops * hop_us for hops in (0, 1, 2, 1)]
+    assert found("kv-gather", "dsp") == pytest.approx(own, rel=0.05)
+
+
+@pytest.mark.parametrize("ranks", [4, 6, 8])
+@pytest.mark.parametrize("names", [(), ("bert-large-small",)])
+def test_one_step_is_of_smaller_groups(
+    ranks: int, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whatever is calibrated: no other tells what a group of few pays for the others."""
+    monkeypatch.setattr(calibration_calls, "places", lambda: BUILT_IN)
+    chosen = [find(name) for name in names or calibration_plan.WORKLOADS]
+    steps = [*calibration_plan._steps(chosen, ranks, "cpu", math.inf)]
+    meshes = [load(each.strategy).mesh(each.workload, ranks).values() for each in steps]
+    assert any(sum(size > 1 for size in sizes) > 1 for sizes in meshes)
 
 
 def test_few_rounds_have_a_median_and_many_a_mean_without_the_ends() -> None:
