@@ -62,7 +62,7 @@ def in_company(
     ``hides`` of its time. Each operation's latency is multiplied. Of what ranks beyond two add to
     it, a smaller group saves the part ``hops``; the rest it pays, too, since all share cores."""
     device = _multiplied(part.device, waits, "in_step", "operation_us")
-    alike = {"hidden": 1.0, "hides": rounded(hides), "shared": rounded(1 - hops)}
+    alike = {"hidden": 1.0, "hides": rounded(hides), "shared": round(1 - hops, 4)}
     levels = []
     for level in part.levels:
         rates = {
