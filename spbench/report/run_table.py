@@ -66,8 +66,7 @@ def change_in_words(finding: Finding) -> str:
     times, (change, interval) = finding.comparison, _change(finding)
     if times is None or change == units.BLANK:
         return units.BLANK
-    between = "no interval" if interval == units.BLANK else interval
-    return f"{change} ({between}, {times.launches})"
+    return f"{change} ({'no interval' if interval == units.BLANK else interval}, {times.launches})"
 
 
 def _exact(finding: Finding | None) -> str:
@@ -112,7 +111,9 @@ def explained(finding: Finding) -> str:
     if finding.comparison is not None and finding.verdict == "slower":
         return f"time slower: {_figures(finding, finding.comparison)}"
     what = "" if finding.metric == "status" else f"{finding.metric} "
-    return f"{what}{finding.verdict}: {finding.reason}" if finding.reason else ""
+    how = on_processors(finding.comparison.processors) if finding.comparison else ""
+    more = f", {how}" * bool(how and how not in finding.reason)
+    return f"{what}{finding.verdict}: {finding.reason}{more}" if finding.reason else ""
 
 
 def _figures(finding: Finding, times: Comparison) -> str:
@@ -120,8 +121,7 @@ def _figures(finding: Finding, times: Comparison) -> str:
     if times.low is None or times.high is None:
         return finding.reason
     words = [*_change(finding), counted(times.launches, "launch"), on_processors(times.processors)]
-    change = ", ".join(filter(None, words))
-    return f"{_ms(finding.after)} ms, was {_ms(finding.before)} ({change})"
+    return f"{_ms(finding.after)} ms, was {_ms(finding.before)} ({', '.join(filter(None, words))})"
 
 
 def headline(judgement: Judgement, *, strict: bool = False) -> str:

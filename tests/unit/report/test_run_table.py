@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -82,6 +83,10 @@ def test_a_slowdown_on_slower_processors_says_so() -> None:
     after = rows("dsp", [20.0] * 3, session="t", cpu_gflop_per_s=80.0)
     (said,) = sentences(findings_of(before, after))
     assert "time slower" in said and "3 launches, on processors 1.25x slower)" in said
+    (said,) = sentences(findings_of(before[:1], after[:1]))
+    assert said.endswith("an interval takes 3 of each, on processors 1.25x slower")
+    (said,) = sentences(findings_of(before, [replace(x, step_ms=11.0) for x in after]))
+    assert said.endswith("they ran on processors 1.25x slower, which may be why")
 
 
 def test_quiet_times_have_no_mark() -> None:
