@@ -143,7 +143,7 @@ def _compared(before: Launches, after: Launches) -> tuple[Launches, Launches, st
 
 
 def _noise_of_processors(old: Launches, new: Launches, estimate: Ratio, margin: float) -> str:
-    """The other speed of the processors, where at the same one the verdict would differ."""
+    """What other processors may explain; blank where equal ones would give the same verdict."""
     slower = product_ratio(old, new) or 1.0
     alike = replace(estimate, log=estimate.log - math.log(slower))
     differs = verdict_of(alike, margin) != verdict_of(estimate, margin)

@@ -159,7 +159,7 @@ def product_ratio(before: Launches, after: Launches) -> float | None:
 
 
 def on_processors(slower: float | None) -> str:
-    """On which processors launches ran; blank if on as fast ones, or not known."""
+    """How much slower or faster the processors of launches were, as a phrase; blank if not."""
     if slower is None or 1 / (1 + SPEEDS_ALIKE) <= slower <= 1 + SPEEDS_ALIKE:
         return ""
     return f"on processors {f'{slower:.2f}x slower' if slower > 1 else f'{1 / slower:.2f}x faster'}"

@@ -16,6 +16,7 @@ from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.report.live_line import loading_torch
 from spbench.results.find_run import RESULTS
 from spbench.sweep.devices import choose_device, default_ranks
+from spbench.workload.case import MAX_RANKS, Device
 
 FOLDER = RESULTS / "clusters"
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
@@ -93,12 +94,10 @@ def command(
     path = out or FOLDER / f"{name}.yaml"
     if logs or level:
         return _imported(name, logs, onto, level, path)
-    on = choose_device(device)
-    node = cluster_of(**place)
+    on, node = choose_device(device), cluster_of(**place)
     if node is None or node.is_head:
         _check_writable(path)
-    nodes = node.nodes if node else 1
-    ranks = parse_ranks(gpus or _all_ranks(nodes * default_ranks(on)), on, nodes=nodes)
+    ranks = _ranks(gpus, on, node.nodes if node else 1)
     _check_links(onto, max(ranks), on, has_network=node is not None or link_rate is not None)
     chosen = [choose_workload(each, []) for each in workloads]
     with loading_torch():
@@ -113,7 +112,8 @@ def command(
     if cluster is not None:
         write(cluster, path)
         _kept(path)
-    return SOME_FAILED if cluster and (cluster.most_ranks or 0) < max(ranks) else DONE
+    has_all = cluster is None or max(ranks) <= (cluster.most_ranks or MAX_RANKS)
+    return DONE if has_all else SOME_FAILED
 
 
 def _check_kind(onto: str, kind: str, on: str) -> None:
@@ -168,6 +168,8 @@ def _kept(path: Path) -> int:
     return DONE
 
 
-def _all_ranks(most: int) -> str:
-    """1, 2, 4 ... up to ``most``, and that."""
-    return ",".join(map(str, [*(2**n for n in range(most.bit_length()) if 2**n < most), most]))
+def _ranks(gpus: str | None, on: Device, nodes: int) -> list[int]:
+    """Those asked for; by default 1, 2, 4 ... up to all of the nodes' devices, and that."""
+    most = nodes * default_ranks(on)
+    every = ",".join(map(str, [*(2**n for n in range(most.bit_length()) if 2**n < most), most]))
+    return parse_ranks(gpus or every, on, nodes=nodes)

@@ -105,8 +105,7 @@ def command(
     mode, on = Mode(compiled=compiled, attention_kernel=kernel), cluster_at(cluster, link_rate)
     ranks = ranks if gpus else [min(ranks[0], on.most_ranks or ranks[0])]
     asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
-    axis = "" if lengths is None else lengths.partition("=")[0].strip()
-    projected = project_all(sizes, on, names, ranks, mode, share, asked, axis)
+    projected = project_all(sizes, on, names, ranks, mode, share, asked, lengths or "")
     if out is not None:
         _write(projected, output_folder(out, sizes[0].name), mode)
     if as_json or as_csv:
@@ -126,10 +125,10 @@ def project_all(
     mode: "Mode",
     share: Path | None,
     asked: Sequence[str],
-    axis: str = "",
+    lengths: str = "",
 ) -> "list[Projection]":
     """Every case of every size; with a share it says on stderr whose computation is measured.
-    ``asked``: words that name the workload; ``axis``: the one whose lengths differ, if any."""
+    ``asked``: words that name the workload; ``lengths``: the value of ``--axis``, if any."""
     from spbench.projection.project import project, which_are_measured, works
     from spbench.projection.rank_work import forked
     from spbench.projection.shares import read_shares
@@ -146,6 +145,7 @@ def project_all(
         each = [f"{name} on {count}" for _, name, count in every]
         projected = list(watched(cases, each, DRY_RUNS))
     if share is not None:
+        axis = lengths.partition("=")[0].strip()
         click.echo(which_are_measured(projected, shares, asked, axis), err=True)
     return projected
 

@@ -60,8 +60,7 @@ def command(
     command that would decide between those that are not told apart. For a map
     over lengths, see 'spbench project --axis' and 'spbench plot --kind winners'.
     """
-    work, names, counts = _asked(workload, settings, strategies, gpus or "8")
-    on = choose_device(device)
+    (work, names, counts), on = _asked(workload, settings, strategies, gpus), choose_device(device)
     with loading_torch():
         from spbench.projection import advice
         from spbench.projection.candidates import candidates, refuse_to_measure
@@ -94,10 +93,10 @@ def command(
 
 
 def _asked(
-    name: str, settings: Sequence[str], strategies: Sequence[str], gpus: str
+    name: str, settings: Sequence[str], strategies: Sequence[str], gpus: str | None
 ) -> tuple[Workload, list[str], int]:
     """Raises Failure for several numbers of ranks, and for too many."""
-    counts = rank_counts(gpus)
+    counts = rank_counts(gpus or "8")
     if len(counts) > 1 or counts[0] > MAX_RANKS:
         raise Failure(f"--gpus {gpus}: one number of ranks, from 1 to {MAX_RANKS}")
     return choose_workload(name, settings), options.strategies_of(strategies), counts[0]

@@ -110,7 +110,7 @@ class CollectiveRate(Frozen):
         return float(np.interp(mb, at, np.divide(at, rates))) / 1e3
 
     def latency_s(self, of_group: int, ranks: int) -> float:
-        """The latency in a group of so many of all ranks."""
+        """Seconds of latency in a group of ``of_group`` ranks, where so many ``ranks`` compute."""
         own, others = max(of_group - 2, 0), max(ranks - 2, 0)
         hops_us = self.hop_us.value if self.hop_us else 0.0
         hops_us *= self.shared * others + (1 - self.shared) * own

@@ -112,7 +112,7 @@ def explained(finding: Finding) -> str:
         return f"time slower: {_figures(finding, finding.comparison)}"
     what = "" if finding.metric == "status" else f"{finding.metric} "
     how = on_processors(finding.comparison.processors) if finding.comparison else ""
-    more = f", {how}" * bool(how and how not in finding.reason)
+    more = f", {how}" if how and how not in finding.reason else ""
     return f"{what}{finding.verdict}: {finding.reason}{more}" if finding.reason else ""
 
 

@@ -168,8 +168,7 @@ def caption(frame: pandas.DataFrame) -> str:
     doubts = [f"projected on {each('cluster', projected)}: not measured"] * bool(len(projected))
     doubts += [f"{noisy} of {counted(len(frame), 'launch')} noisy"] if noisy else []
     case = frame.groupby([*PANEL, "world_size", "strategy"], sort=False)["cpu_gflop_per_s"].mean()
-    together = case.groupby(level=[*PANEL, "world_size"])
-    apart = (together.max() / together.min()).max()
+    apart = case.groupby(level=[*PANEL, "world_size"]).agg(lambda x: x.max() / x.min()).max()
     doubts += [f"processors up to {apart:.2f}x apart in speed"] * bool(apart > 1 + SPEEDS_ALIKE)
     doubts += ["quick"] if (frame["effort"] == "quick").any() else []
     parts = [
