@@ -51,13 +51,6 @@ def test_known_names_are_known() -> None:
         check_name(f"{name}:whatever")
 
 
-def test_strategy_files_stay_short() -> None:
-    """No file of the strategies, nor of what they are made of, is longer than 130 lines."""
-    for room in ("strategies", "layers"):
-        for path in (ROOT / room).glob("*.py"):
-            assert len(path.read_text().splitlines()) <= 130, path.name
-
-
 def test_nothing_outside_branches_on_a_name() -> None:
     """Only the registry, the hints and the plots' colours have a strategy's name as a text."""
     strategies, plots = ROOT / "strategies", ROOT / "report" / "plots"
