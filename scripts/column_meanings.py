@@ -23,7 +23,8 @@ MEANINGS: Final = {
     "kind": (
         "`measured`; `one_gpu_share`, which computes and sends nothing; `dry_run`, counted on "
         "tensors without data; or `projected`, by a cost model. Blank in older files: measured, "
-        "or a share where `backend` is `fake`. Kinds are never judged against each other."
+        "or a share where `backend` is `fake`. Kinds are never judged against each other, and "
+        "shares are not ranked: they are no steps."
     ),
     "world_size": "Ranks of the launch.",
     "sp_size": "Ranks that share one sequence.",

@@ -12,7 +12,7 @@ from spbench.analysis.strategy_line import Line
 from spbench.analysis.verdict import Judgement
 from spbench.report import markdown
 from spbench.report.fit_width import Grid
-from spbench.report.run_table import acceptance_sentences, listed_changes, sentences
+from spbench.report.run_table import acceptance_sentences, listed_changes, sentences, share_notes
 from spbench.report.strategy_table import (
     COLUMNS,
     failures,
@@ -76,7 +76,7 @@ def changes_part(judgement: Judgement) -> list[list[str]]:
     return [
         [markdown.count_line(changes)],
         *markdown.change_tables(shown),
-        markdown.bullets(_remarks(shown)),
+        markdown.bullets([*_remarks(shown), *share_notes(judgement.findings)]),
         _folded([change for change in changes if change.verdict in UNCHANGED]),
     ]
 
@@ -147,7 +147,7 @@ def _environment_sentences(judgement: Judgement, base: Provenance, head: Provena
     reasons = grouped(unlike, lambda finding: finding.reason)
     apart = []
     for reason, findings in reasons.items():
-        metrics = " and ".join(dict.fromkeys(finding.metric for finding in findings))
+        metrics = " and ".join(dict.fromkeys(finding.what for finding in findings))
         cases = counted(len({finding.case for finding in findings}), "case")
         apart.append(f"The {metrics} of {cases} cannot be compared: {reason}.")
     differ = [word for word in differences(base, head) if word not in " ".join(apart)]
