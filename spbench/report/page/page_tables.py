@@ -16,7 +16,8 @@ MEANINGS = {
     "95 %": "confidence interval of the step over launches",
     "speed-up": "step time of the reference over this one's; above 1 is faster",
     "tokens/s": "positions a second, of all ranks together",
-    "mfu": "achieved operations over the device's peak, where that is known",
+    "mfu": "achieved operations over the device's peak, where that is known; attention under a "
+    "causal mask of S positions counts (S + 1) / 2 keys of a position in place of S",
     "compute ms": "the same step with silent collectives",
     "exposed ms": "what communication adds to it",
     "GB/s": "rate at which a rank sends while it waits",
