@@ -177,7 +177,8 @@ def ranking_in_words(ranked: Ranking) -> tuple[str, str]:
         longer.append(f"{names} {are} too large for a device's memory")
     how = "no strategy is shown to be fastest: "
     if first and is_fastest:
-        how = f"{first.strategy} is fastest; "
+        by_model = " as projected" if first.kind == "projected" else ""
+        how = f"{first.strategy} is fastest{by_model}; "
     said = ", ".join(longer)
     said_once = said.replace(ONE_LAUNCH, "") + ONE_LAUNCH.replace(")", " each)")
     return how, said_once if said.count(ONE_LAUNCH) > 1 else said

@@ -256,8 +256,8 @@ def test_what_no_device_has_the_memory_for_is_not_ranked() -> None:
     )
     (said,) = ranking_sentences(lines)
     assert said == (
-        "On 2 ranks dsp is fastest; ulysses takes 1.50x as long (projected, slower in 97 % of "
-        "draws), rsa is too large for a device's memory"
+        "On 2 ranks dsp is fastest as projected; ulysses takes 1.50x as long (projected, slower in "
+        "97 % of draws), rsa is too large for a device's memory"
     )
     unsure = [replace(line, slower_share=0.6) for line in lines[1:]]
     assert ranking_of([lines[0], lines[1], unsure[1]]).fastest is None
