@@ -101,22 +101,40 @@ COLUMN_SETS = (
     ("strategy", "ranks", "step ms"),
 )
 """Columns of a table, the first set that fits into a line."""
+OF_STEPS = ("step ms", "95 %", "speed-up", "tokens/s", "exposed ms", *RATES)
+"""Columns in which a share of one GPU has nothing, since it is no step."""
+SHARE_SETS = (
+    tuple(name for name in FULL if name not in OF_STEPS),
+    ("strategy", "ranks", "compute ms", "peak MiB", "sent MiB", "gate error"),
+    ("strategy", "ranks", "compute ms", "gate error"),
+    ("strategy", "ranks", "compute ms"),
+)
+"""Likewise, of a table of shares alone."""
 
 
 def grids_of(lines: Sequence[Line]) -> list[Grid]:
     """Tables of ever fewer columns, a row for each line; bytes are what a rank sends in a step."""
-    rows = [[cells.get(name, units.BLANK) for name in COLUMNS] for cells in map(_cells, lines)]
-    whole = Grid(columns=list(COLUMNS), rows=rows)
+    are_shares = has_shares_alone(lines)
+    heads = [name for name in COLUMNS if not are_shares or name not in OF_STEPS]
+    rows = [[cells.get(name, units.BLANK) for name in heads] for cells in map(_cells, lines)]
+    whole = Grid(columns=heads, rows=rows)
+    if are_shares:
+        return [whole.without(*(set(heads) - set(names))) for names in SHARE_SETS]
     known = {name for name, *of in zip(COLUMNS, *rows, strict=True) if {*of} - {units.BLANK}}
     widest = (*FULL, *known.intersection(RATES))
     return [whole.without(*(COLUMNS.keys() - set(names))) for names in (widest, *COLUMN_SETS)]
+
+
+def has_shares_alone(lines: Sequence[Line]) -> bool:
+    """Whether all cases are shares of one GPU, so that no column of steps has a figure."""
+    return bool(lines) and all(line.is_share for line in lines)
 
 
 def _cells(line: Line) -> dict[str, str]:
     if line.status == "ok":
         return {name: cell(line) for name, cell in COLUMNS.items()}
     cells = {name: COLUMNS[name](line) for name in ("strategy", "ranks", "gate error")}
-    return cells | {"step ms": line.status}
+    return cells | {"compute ms" if line.is_share else "step ms": line.status}
 
 
 def failures(lines: Sequence[Line]) -> list[str]:

@@ -8,7 +8,7 @@ import pandas
 from spbench.analysis.launches import CaseRows, Cases
 from spbench.analysis.strategy_line import Line
 from spbench.report import units
-from spbench.report.strategy_table import grids_of, mark_notes
+from spbench.report.strategy_table import grids_of, has_shares_alone, mark_notes
 from spbench.text import grouped
 
 MEANINGS = {
@@ -79,7 +79,8 @@ def _strategy_table(name: str, title: str, lines: Sequence[Line]) -> PageTable:
         Row(cells, _look(line.status, is_noisy=line.is_noisy), tag)
         for line, cells, tag in zip(lines, grid.rows, tags, strict=True)
     ]
-    return PageTable(name, title, grid.columns, [*grid.words], rows, "step ms", mark_notes(lines))
+    time = "compute ms" if has_shares_alone(lines) else "step ms"
+    return PageTable(name, title, grid.columns, [*grid.words], rows, time, mark_notes(lines))
 
 
 def capacity_tables(capacities: pandas.DataFrame) -> list[PageTable]:
