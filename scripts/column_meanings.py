@@ -23,7 +23,8 @@ MEANINGS: Final = {
     "kind": (
         "`measured`; `one_gpu_share`, which computes and sends nothing; `dry_run`, counted on "
         "tensors without data; or `projected`, by a cost model. Blank in older files: measured, "
-        "or a share where `backend` is `fake`. Kinds are never judged against each other."
+        "or a share where `backend` is `fake`. Kinds are never judged against each other, and "
+        "shares are not ranked: they are no steps."
     ),
     "world_size": "Ranks of the launch.",
     "sp_size": "Ranks that share one sequence.",
@@ -39,8 +40,15 @@ MEANINGS: Final = {
     "samples_per_s": "Samples a second, of all ranks together.",
     "tokens_per_s": "Positions a second, of all ranks together.",
     "tokens_per_s_per_rank": "Positions a second and rank.",
-    "tflops_per_rank": "Achieved 10^12 operations a second and rank, without recomputation.",
-    "mfu": "Achieved operations over the device's peak; blank where the peak is not known.",
+    "tflops_per_rank": (
+        "Achieved 10^12 operations a second and rank, without recomputation. Under a causal mask "
+        "attention along S positions counts (S + 1) / 2 keys of a position in place of S, those "
+        "that it attends to: half of what is counted without the mask."
+    ),
+    "mfu": (
+        "Achieved operations, counted as in `tflops_per_rank` (attention under a causal mask by "
+        "half), over the device's peak; blank where the peak is not known."
+    ),
     "compute_ms": "Milliseconds of the same step with silent collectives; `step_ms` if none sends.",
     "exposed_comm_ms": (
         "Milliseconds that communication adds: step_ms less compute_ms; blank where "

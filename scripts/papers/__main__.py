@@ -7,6 +7,7 @@ Nothing is measured: volumes are counted, memory is that of dry runs, times are 
 
 from __future__ import annotations
 
+import argparse
 import multiprocessing
 import os
 import sys
@@ -17,16 +18,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-import torch
-from dsp_figure import projected_point
-from dsp_scaling import cells, steps_of
-from page import page
 from paper_facts import PAGE, facts
-from rsa_capacity import largest, questions
 
 
 def main(path: Path) -> None:
     """Works out all of it on all cores, and writes the page."""
+    # What is wrong with the words of the command is said before these load torch.
+    import torch
+    from dsp_figure import projected_point
+    from dsp_scaling import cells, steps_of
+    from page import page
+    from rsa_capacity import largest, questions
+
     began_s = time.monotonic()
     scaling, asked = cells(), questions()
     distinct = {cell.size: cell for cell in scaling}
@@ -49,5 +52,34 @@ def main(path: Path) -> None:
     print(f"{path}: {time.monotonic() - began_s:.0f} s", file=sys.stderr)
 
 
+def file_of(text: str) -> Path:
+    """The file to write. Raises ArgumentTypeError for one that cannot be written."""
+    path = Path(text)
+    if path.is_dir():
+        raise argparse.ArgumentTypeError(f"{text} is a folder; name a file in it")
+    if not path.parent.is_dir():
+        raise argparse.ArgumentTypeError(f"{text}: there is no folder {path.parent}")
+    return path
+
+
+def parsed(words: list[str] | None = None) -> Path:
+    """The file that the command names, by default the page in docs/."""
+    parser = argparse.ArgumentParser(
+        prog="python scripts/papers",
+        description="Write the page on what two papers publish, beside what is counted and "
+        "projected here. Nothing is measured. It takes minutes, on all cores.",
+    )
+    parser.add_argument(
+        "file",
+        nargs="?",
+        type=file_of,
+        default=PAGE,
+        metavar="FILE",
+        help="the file to write  [default: docs/papers.md]",
+    )
+    path: Path = parser.parse_args(words).file
+    return path
+
+
 if __name__ == "__main__":
-    main(Path(sys.argv[1]) if sys.argv[1:] else PAGE)
+    main(parsed())

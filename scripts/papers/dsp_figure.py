@@ -18,9 +18,8 @@ from spbench.projection.against import ENGINE
 from spbench.projection.cost import Mode, cost
 from spbench.projection.hardware import find as find_cluster
 from spbench.projection.interval import COMPUTE, Cost
-from spbench.projection.trace import work
+from spbench.projection.project import project, works
 from spbench.projection.work import Work
-from spbench.strategies.registry import load
 from spbench.workload.catalogue import find, with_settings
 
 FORMS = ("ulysses", "ulysses:every-attention")
@@ -38,7 +37,9 @@ class FigurePoint:
     ulysses: float
     """Published samples a second."""
     projected: Cost
-    """A step of DSP."""
+    """A step of DSP, as ``spbench project`` gives it and ``spbench plot`` draws it."""
+    by_engines: Cost
+    """The same with what published engines take beyond the terms of the cost model."""
     gains: tuple[float, ...]
     """Projected step of each form of Ulysses over that of DSP, less 1."""
     beyond_bytes: tuple[int, ...]
@@ -50,9 +51,10 @@ class FigurePoint:
     def name(self) -> str:
         return f"{self.ranks} GPUs, {self.frames} frames"
 
-    def holds(self, step_ms: float) -> bool:
-        """Whether a step of DSP lies in the projection's interval."""
-        return self.projected.low_s <= step_ms / 1e3 <= self.projected.high_s
+    @property
+    def step_ms(self) -> float:
+        """Published step of DSP."""
+        return 1e3 / self.dsp
 
     @property
     def beyond_s(self) -> float:
@@ -79,22 +81,30 @@ def projected_point(point: dict[str, Any]) -> FigurePoint:
     figure = facts("dsp")["figure"]
     settings = [f"axes.time={point['frames']}", f"axes.space={figure['space']}"]
     workload = with_settings(find(figure["workload"]), settings)
-    cluster, mode = find_cluster(figure["cluster"]), Mode(beyond=ENGINE)
-    dsp, *others = (work(workload, load(name), point["ranks"]) for name in ("dsp", *FORMS))
-    own = cost(dsp, cluster, mode)
+    cluster, ranks = find_cluster(figure["cluster"]), point["ranks"]
+    # The figure's whiskers are those of the rows that this function makes: one band for both.
+    own, *others = project(workload, cluster, ("dsp", *FORMS), [ranks], Mode(), works(cluster))
+    assert own.work is not None
     return FigurePoint(
         ranks=point["ranks"],
         frames=point["frames"],
         dsp=point["dsp"],
         ulysses=point["ulysses"],
-        projected=own,
-        gains=tuple(cost(each, cluster, mode).step_s / own.step_s - 1 for each in others),
-        beyond_bytes=tuple(_exchanged(each) - _exchanged(dsp) for each in others),
-        switch_bytes=_exchanged(dsp),
+        projected=own.took,
+        by_engines=cost(own.work, cluster, Mode(beyond=ENGINE), launches_of="dsp"),
+        gains=tuple(each.took.step_s / own.took.step_s - 1 for each in others),
+        beyond_bytes=tuple(_exchanged(each.work) - _exchanged(own.work) for each in others),
+        switch_bytes=_exchanged(own.work),
     )
 
 
-def _exchanged(done: Work) -> int:
+def holds(interval: Cost, step_ms: float) -> bool:
+    """Whether a step lies in a projection's interval."""
+    return interval.low_s <= step_ms / 1e3 <= interval.high_s
+
+
+def _exchanged(done: Work | None) -> int:
+    assert done is not None
     return round(sum(x.sent_bytes * n for x, n in done.messages.items() if x.op == "all_to_all"))
 
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from dsp_figure import FigurePoint, constant_ms, figure_table, rates_table
+from dsp_figure import FigurePoint, constant_ms, figure_table, holds, rates_table
 from dsp_scaling import OWN, Scaling, gains_table, gpu_hours, kept_rates, scaling_table
 from markdown import brief, table
 from paper_facts import facts
 from rsa_capacity import Question, linformer_table, ratios_table, table_4_gpu_hours
 from volumes import dsp_table, rsa_table
+
+from spbench.projection.against import ENGINE
 
 TEXT = Path(__file__).with_name("page.txt")
 STEPS = 4
@@ -22,15 +24,19 @@ def page(points: Sequence[FigurePoint], scaling: Scaling, answers: dict[Question
     """The whole page."""
     dsp, rsa = facts("dsp"), facts("rsa")
     constants = {ranks: constant_ms(points, ranks) for ranks in sorted({x.ranks for x in points})}
-    without = [each for each in points if each.holds(1e3 / each.dsp - constants[each.ranks])]
+    without = [x for x in points if holds(x.by_engines, x.step_ms - constants[x.ranks])]
+    over = [each.step_ms / 1e3 / each.projected.step_s for each in points]
     return TEXT.read_text(encoding="utf-8").format(
         dsp_paper=dsp["paper"],
         dsp_volumes=dsp_table(),
         figure_workload=dsp["figure"]["workload"],
         figure=figure_table(points),
-        inside=sum(each.holds(1e3 / each.dsp) for each in points),
+        inside=sum(holds(each.projected, each.step_ms) for each in points),
         points=len(points),
-        outside="; ".join(each.name for each in points if not each.holds(1e3 / each.dsp)),
+        over=f"{min(over):.2f} to {max(over):.2f}",
+        engine=f"{ENGINE.value:g}",
+        engine_spread=f"{ENGINE.spread:g}",
+        inside_engines=sum(holds(each.by_engines, each.step_ms) for each in points),
         fixed=" and ".join(f"{ms:.0f} ms on {ranks} GPUs" for ranks, ms in constants.items()),
         inside_without=len(without),
         rates=rates_table(points),

@@ -93,7 +93,8 @@ def _sent(record: Record, unknown: int) -> list[int]:
 
 
 def culprit_of(before: CaseRows, after: CaseRows, sent_changed: bool) -> str:
-    """Compute, exposed, bytes or memory, and by how much, as ``compute: +9.8 of +10 ms``.
+    """Compute, exposed, bytes or memory, and by how much, as ``compute: +9.8 of +10 ms``, or where
+    the two parts went apart ``compute: +20 ms, exposed communication -12 ms, together +8 ms``.
 
     ``sent_changed``: whether bytes or calls differ.
     """
@@ -108,15 +109,29 @@ def culprit_of(before: CaseRows, after: CaseRows, sent_changed: bool) -> str:
             return f"bytes: what is sent changed; the step is not split ({why})"
         return f"not split: {why}; bytes and calls are the same"
     (compute_was, exposed_was), (compute, exposed) = (split or (0.0, 0.0) for split in splits)
-    parts = {"compute": compute - compute_was, "exposed": exposed - exposed_was}
-    whole = sum(parts.values())
-    name = next((name for name, part in parts.items() if whole and part / whole >= MOST), "both")
-    words = f"{parts.get(name, whole):+.3g} of {whole:+.3g} ms"
+    name, words = _parts_in_words(compute - compute_was, exposed - exposed_was)
     if name == "exposed" and sent_changed:
         return f"bytes: exposed communication {words}; what is sent changed"
-    if name == "both":
-        words = f"compute {parts['compute']:+.3g} ms, exposed {parts['exposed']:+.3g} ms"
     return f"{name}: {words}"
+
+
+def _parts_in_words(compute_ms: float, exposed_ms: float) -> tuple[str, str]:
+    """Compute, exposed or both, which makes up most of the change; and by how much.
+
+    One that alone would be more than the whole, since the other went the other way, stands beside
+    that other: +20 ms, exposed communication -12 ms, together +8 ms.
+    """
+    whole = compute_ms + exposed_ms
+    parts = {"compute": (compute_ms, exposed_ms), "exposed": (exposed_ms, compute_ms)}
+    others = {"compute": "exposed communication", "exposed": "compute"}
+    for name, (part, other) in parts.items():
+        if not whole or part / whole < MOST:
+            continue
+        # Less than a hundredth of the whole is the rounding of three digits.
+        if other / whole < -0.01:
+            return name, f"{part:+.3g} ms, {others[name]} {other:+.3g} ms, together {whole:+.3g} ms"
+        return name, f"{part:+.3g} of {whole:+.3g} ms"
+    return "both", f"compute {compute_ms:+.3g} ms, exposed {exposed_ms:+.3g} ms"
 
 
 def _split(records: Sequence[Record]) -> tuple[float, float] | None:

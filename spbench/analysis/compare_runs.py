@@ -60,9 +60,15 @@ def compare_runs(
                 *_volume(old, new),
             ]
         last = known.every[-1]
-        case, strategy, ranks = last.case, last.strategy, last.world_size
         findings += [
-            replace(finding, case=case, panel=known.panel, strategy=strategy, ranks=ranks)
+            replace(
+                finding,
+                case=last.case,
+                panel=known.panel,
+                strategy=last.strategy,
+                ranks=last.world_size,
+                kind=last.kind,
+            )
             for finding in of_case
             if finding.metric in metrics or finding.metric == "status"
         ]

@@ -7,6 +7,7 @@ round, each with the reference and with the fastest.
 
 import statistics
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from itertools import groupby
 
 import pandas
@@ -23,6 +24,7 @@ from spbench.analysis.compare import MARGIN, Comparison, compare_side_by_side
 from spbench.analysis.intervals import geometric_mean
 from spbench.analysis.launches import NONE, CaseRows, Cases, cases_of
 from spbench.analysis.published_values import published_tokens_per_s
+from spbench.analysis.ranking import ranking_of
 from spbench.analysis.strategy_line import Line
 from spbench.results.record import Record
 from spbench.workload.traffic import PHASES
@@ -54,33 +56,39 @@ def compare_strategies(
 
 
 def _lines(group: Mapping[str, CaseRows], reference: str, margin: float) -> list[Line]:
+    """The lines of one panel on one number of ranks, with their ratios; shares have none."""
+    alone = {name: _line(case, reference) for name, case in group.items()}
+    lowest = _lowest([*alone.values()])
+
     def against(base: str, name: str) -> Comparison | None:
+        if alone[name].is_share:
+            return None
         launches = group[base].launches if base in group else NONE
         return compare_side_by_side(launches, group[name].launches, margin)
 
     to_reference = {name: against(reference, name) for name in group}
-    fastest = _fastest(group)
-    is_reference = fastest == reference
-    to_fastest = to_reference if is_reference else {name: against(fastest, name) for name in group}
+    to_lowest = to_reference if lowest == reference else {n: against(lowest, n) for n in group}
     return [
-        _line(case, reference, to_reference[name], None if name == fastest else to_fastest[name])
-        for name, case in group.items()
+        replace(
+            line,
+            to_reference=to_reference[name],
+            to_fastest=None if name == lowest else to_lowest[name],
+        )
+        for name, line in alone.items()
     ]
 
 
-def _fastest(group: Mapping[str, CaseRows]) -> str:
-    """The strategy with the lowest time, preferably of those whose launches are quiet."""
-    times = {
-        name: (bool(launches.noise), launches.mean_ms)
-        for name, case in group.items()
-        if (launches := case.launches.that_count).mean_ms is not None
-    }
-    return min(times, key=times.__getitem__, default="")
+def _lowest(lines: Sequence[Line]) -> str:
+    """The strategy that the others are compared with: the lowest time that can be ranked; if none
+    can be, the lowest of all, so that ratios are known though no verdict is."""
+    ranking = ranking_of(lines)
+    unranked = sorted([*ranking.noisy, *ranking.too_large], key=lambda line: line.time_ms or 0.0)
+    candidates = [ranking.lowest] if ranking.lowest else unranked
+    return candidates[0].strategy if candidates else ""
 
 
-def _line(
-    case: CaseRows, reference: str, to_reference: Comparison | None, to_fastest: Comparison | None
-) -> Line:
+def _line(case: CaseRows, reference: str) -> Line:
+    """The case by itself, without its ratios to others."""
     good = case.used
     first = (good or [cause_of(case.every)])[-1]
     wrong = [record for record in case.every if record.status == "wrong_result"]
@@ -104,8 +112,8 @@ def _line(
         step_ms=step,
         only_launch_ms=_scatter(good),
         reference=reference,
-        to_reference=to_reference,
-        to_fastest=to_fastest,
+        to_reference=None,
+        to_fastest=None,
         **{name: geometric_mean(each) if each else None for name, each in rates.items()},
         compute_ms=compute_ms,
         exposed_comm_ms=exposed_ms,

@@ -49,6 +49,18 @@ class Finding:
     """The largest relative error of the gate after, in the finding of the status."""
     tolerance: float | None = None
     """The largest error that the gate lets pass."""
+    kind: str = ""
+    """How the figures of the case came about, as the column of a record says."""
+
+    @property
+    def is_share(self) -> bool:
+        """Whether one GPU computed a rank's share, without messages: its time is no step's."""
+        return self.kind == "one_gpu_share"
+
+    @property
+    def what(self) -> str:
+        """The metric in words: the time of a share of one GPU is of what a rank computes."""
+        return "compute share" if self.is_share and self.metric == "time" else self.metric
 
     @property
     def ratio(self) -> float | None:

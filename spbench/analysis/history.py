@@ -50,6 +50,8 @@ class Series:
     strategy: str
     ranks: int
     environment: str
+    is_share: bool
+    """Times of a share of one GPU are what a rank computes, without messages, and no steps."""
     points: Sequence[Point]
     worse: Mapping[Metric, int]
     """The number of the first bad point of each metric that got worse."""
@@ -96,6 +98,7 @@ def _series(frames: Sequence[pandas.DataFrame], margins: Margins) -> Series:
         strategy=last.strategy,
         ranks=last.world_size,
         environment=", ".join(filter(None, facts)),
+        is_share=last.kind == "one_gpu_share",
         points=points,
         worse=worse,
     )

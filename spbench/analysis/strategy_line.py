@@ -37,9 +37,9 @@ class Line:
     reference: str
     """The strategy that speed-ups are relative to."""
     to_reference: Comparison | None
-    """This step time over the reference's."""
+    """This step time over the reference's; None of a share of one GPU, which has no step."""
     to_fastest: Comparison | None
-    """This step time over the lowest of a strategy that is not noisy; None for that itself."""
+    """This step time over the lowest of a strategy that can be ranked; None for that itself."""
     tokens_per_s: float | None
     compute_ms: float | None
     exposed_comm_ms: float | None
@@ -71,14 +71,17 @@ class Line:
     def speedup(self) -> float | None:
         """The reference's step time over this line's: above 1 is faster than the reference."""
         ratio = self.to_reference.ratio if self.to_reference else None
-        return 1 / ratio if ratio and self.kind != "one_gpu_share" else None
+        return 1 / ratio if ratio else None
+
+    @property
+    def is_share(self) -> bool:
+        """Whether one GPU computed a rank's share, without messages: no step, and never ranked."""
+        return self.kind == "one_gpu_share"
 
     @property
     def time_ms(self) -> float | None:
-        """Milliseconds of the step, or of what one GPU's share computes."""
-        if self.kind == "one_gpu_share":
-            return self.compute_ms
-        return self.step_ms.mean if self.step_ms else None
+        """Milliseconds of the step; None of a share of one GPU, which has none."""
+        return self.step_ms.mean if self.step_ms and not self.is_share else None
 
     @property
     def fits(self) -> bool:

@@ -16,7 +16,7 @@ from spbench.report.dry_run import show_plan
 from spbench.report.live_line import loading_torch
 from spbench.report.tables import print_json
 from spbench.results.find_run import RESULTS, reference_of
-from spbench.sweep.estimate import foreseen
+from spbench.sweep.estimate import counted_sentences, foreseen
 from spbench.sweep.plan import cells
 from spbench.sweep.run import Finished, run
 from spbench.sweep.run_folder import folder_for
@@ -71,9 +71,11 @@ def command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -> in
 
         if request.cluster is None or request.cluster.is_head:
             folder_for(request, planned)
-        before = foreseen(planned, request.nodes, request.deadlines.launch_s)
-        known = before.predictions, before.estimates, before.sentences
-        show_plan(planned, *known, partial(rank_works, planned), as_json=as_json)
+        limit_s = request.deadlines.launch_s
+        before = foreseen(planned, request.nodes, limit_s)
+        known = before.predictions, before.estimates
+        sentences = partial(counted_sentences, before, planned, limit_s)
+        show_plan(planned, *known, sentences, partial(rank_works, planned), as_json=as_json)
         return DONE
     return show_finished(run(request, planned), as_json=as_json)
 

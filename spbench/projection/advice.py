@@ -131,7 +131,7 @@ def _row(each: Projection, best: Projection) -> list[str]:
         span(row["step_ms_low"], row["step_ms_high"]),
         units.ratio(each.took.step_s / best.took.step_s),
         units.milliseconds(exposed_ms),
-        units.milliseconds(row["terms_ms"]["launches"]),
+        units.milliseconds(row["terms_ms"]["host"]),
         memory(row),
     ]
 

@@ -25,7 +25,8 @@ LOW, HIGH = 5.0, 95.0
 SHARE = "share"
 """What a rank does besides messages, measured: it takes the place of ``MODELLED``."""
 COMPUTE = ("gemm", "attention", "elementwise", SHARE)
-HOST = "launches"
+HOST = "host"
+"""What the host takes to launch kernels and collectives."""
 MODELLED = (*COMPUTE[:3], HOST)
 BEYOND = "beyond"
 """A factor of the whole step: what no term holds."""
@@ -43,8 +44,8 @@ class Cost:
     no_overlap_s: float
     full_overlap_s: float
     terms: Mapping[str, float]
-    """Seconds of products, attention, elementwise, launches (host), or of the measured ``share`` in
-    their place; of each collective by axis, exposed and hidden."""
+    """Seconds of products, attention, elementwise, and of the host that launches them, or of the
+    measured ``share`` in their place; of each collective by axis, exposed and hidden."""
     draws: Draws = field(repr=False, compare=False)
     """Seconds of each draw; in the same draw a constant is off by the same in every cost, but for
     what the launches of one strategy alone are off by."""

@@ -68,7 +68,7 @@ class Projection:
 
     @property
     def data(self) -> dict[str, Any]:
-        """One object of ``--json``, and without ``terms`` one row of ``--csv``."""
+        """One object of ``--json``, and one row of ``--csv``: with a column for each term."""
         work = self.work
         row: dict[str, Any] = {
             "kind": KIND,
@@ -94,7 +94,7 @@ class Projection:
             "samples_per_s": self.workload.batch / step.step_s,
             "tokens_per_s": self.workload.batch * self.workload.tokens / step.step_s,
             "sent_bytes": work.sent_bytes,
-            "launches": work.launches,
+            "kernels": work.launches,
             "peak_bytes": self.peak_bytes,
             "memory_limit_bytes": round(self.limit_bytes),
             "mesh": " ".join(f"{name}={size}" for name, size in work.mesh),

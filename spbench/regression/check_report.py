@@ -88,8 +88,8 @@ def junit(checked: Checked, against: str, headline: str, *, strict: bool) -> str
 def _test(graded: Graded) -> tuple[str, str, str, str]:
     """Panel, title, kind and message of a test."""
     finding = graded.finding
-    title = f"{finding.strategy} on {counted(finding.ranks, 'rank')}, {finding.metric}"
-    why = explained(finding) or f"{finding.metric} {finding.verdict}"
+    title = f"{finding.strategy} on {counted(finding.ranks, 'rank')}, {finding.what}"
+    why = explained(finding) or f"{finding.what} {finding.verdict}"
     why += f"; accepted: {graded.note}" if graded.grade == "accepted" else ""
     return finding.panel, title, _kind(graded), why
 

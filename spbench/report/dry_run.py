@@ -20,27 +20,29 @@ LABEL, NARROWEST = 16, 40
 """Columns of a field's name, and of the narrowest line that fields are folded to."""
 COLUMNS = (
     *("strategy", "ranks", "launches", "sharded axes", "fwd MiB", "bwd MiB", "grad MiB"),
-    *("memory MiB", "a launch"),
+    "a launch",
 )
-SPARE = ("sharded axes", "grad MiB", "bwd MiB", "launches", "a launch", "memory MiB", "fwd MiB")
+SPARE = ("sharded axes", "grad MiB", "bwd MiB", "launches", "a launch", "fwd MiB")
 """Columns left out where not all fit, in this order."""
 PARTS = ("parameters", "gradients", "optimizer", "activations", "temporaries")
 WORK_COLUMNS = ("strategy", "ranks", "GEMM Tflop", "attention Tflop", "kernels", "peak MiB", *PARTS)
 Works = Callable[[], tuple[Mapping[str, RankWork], Sequence[str]]]
 """The work of each case by its key, and sentences on those without."""
+Foresees = Callable[[Mapping[str, int]], Sequence[str]]
+"""What all will take in sentences, by the counted peaks of a rank of each case."""
 
 
 def show_plan(
     cells: Sequence[Cell],
     predictions: Mapping[str, Prediction],
     estimates: Mapping[str, Estimate],
-    foreseen: Sequence[str],
+    foreseen: Foresees,
     works: Works,
     *,
     as_json: bool,
 ) -> None:
-    """Prints the resolved workloads, each case with its predicted bytes, and what all will take;
-    then what the busiest rank of each computes and holds, which takes a second for each.
+    """Prints the resolved workloads and each case with its predicted bytes; then what the busiest
+    rank of each computes and holds, which takes a second for each; and what all will take.
 
     ``predictions``, ``estimates``: by the keys of cases; none for a cell that cannot run.
     """
@@ -65,8 +67,9 @@ def show_plan(
         if len(of_workloads) > 1:
             tables.say(out, title)
         _show_cells(out, these)
-    tables.say(out, *foreseen)
-    _show_works(out, cells, *works())
+    known, left_out = works()
+    _show_works(out, cells, known, left_out)
+    tables.say(out, *foreseen({key: sum(done.peak_bytes.values()) for key, done in known.items()}))
 
 
 def _show_works(
@@ -112,7 +115,7 @@ def _cells(row: dict[str, Any], launches: int) -> list[str]:
     which = [row["strategy"], str(row["ranks"]), str(launches), row["sharded"]]
     seconds = row["estimated_launch_s"]
     took = units.BLANK if seconds is None else units.roughly(seconds)
-    return [*which, *sent, units.mebibytes(row["estimated_rank_bytes"]), took]
+    return [*which, *sent, took]
 
 
 def _remark(row: dict[str, Any]) -> str:
@@ -132,5 +135,4 @@ def _plan(cell: Cell, prediction: Prediction | None, estimate: Estimate | None) 
         **asdict(prediction or Prediction(sharded="", sent_bytes={}, note="")),
         "why_not": cell.why_not,
         "estimated_launch_s": estimate.launch_s if estimate else None,
-        "estimated_rank_bytes": estimate.rank_bytes if estimate else None,
     }

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from spbench.analysis.history import Point, Series
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fewer
-from spbench.report.run_table import change_in_words, explained, listed_changes
+from spbench.report.run_table import SHARES_NOTE, change_in_words, explained, listed_changes
 from spbench.text import counted
 
 HEADS = (
@@ -30,6 +30,8 @@ def show_histories(series: Sequence[Series]) -> None:
         grid = Grid(columns=HEADS, rows=rows, words=(0, 1, 6, 9), wraps=(9,))
         tables.show_fitting(out, fewer(grid, SPARE))
     tables.say(out, *(text for each in series for text in first_bad_in_words(each)))
+    if any(each.is_share for each in series):
+        tables.say(out, SHARES_NOTE)
     if any("time" in each.worse for each in series):
         tables.say(out, DRIFT)
 

@@ -42,7 +42,7 @@ def _cells(row: Row) -> list[str]:
         span(row["step_ms_low"], row["step_ms_high"]),
         "/".join(units.milliseconds(row[f"step_ms_{x}_overlap"]) for x in ("without", "full")),
         units.milliseconds(sum(terms.get(name, 0.0) for name in TERMS)),
-        units.milliseconds(terms["launches"]),
+        units.milliseconds(terms["host"]),
         units.milliseconds(sum(ms for name, ms in terms.items() if name.endswith(" exposed"))),
         units.milliseconds(sum(ms for name, ms in terms.items() if name.endswith(" hidden"))),
         f"{row['samples_per_s']:.3g}",

@@ -12,11 +12,13 @@ from spbench.analysis.strategy_line import Line
 from spbench.analysis.verdict import Judgement
 from spbench.report import markdown
 from spbench.report.fit_width import Grid
-from spbench.report.run_table import acceptance_sentences, listed_changes, sentences
+from spbench.report.run_table import acceptance_sentences, listed_changes, sentences, share_notes
 from spbench.report.strategy_table import (
     COLUMNS,
+    OF_STEPS,
     failures,
     gate_sentences,
+    has_shares_alone,
     mark_notes,
     ranking_sentences,
 )
@@ -76,7 +78,7 @@ def changes_part(judgement: Judgement) -> list[list[str]]:
     return [
         [markdown.count_line(changes)],
         *markdown.change_tables(shown),
-        markdown.bullets(_remarks(shown)),
+        markdown.bullets([*_remarks(shown), *share_notes(judgement.findings)]),
         _folded([change for change in changes if change.verdict in UNCHANGED]),
     ]
 
@@ -102,11 +104,13 @@ def changes_in_words(judgement: Judgement) -> str:
 
 def strategies_part(lines: Sequence[Line]) -> list[list[str]]:
     """The strategies of a run side by side: a table a panel, and the sentences below it."""
-    cells = [[COLUMNS[name](line) for name in ALONE] for line in lines]
+    left_out = OF_STEPS if has_shares_alone(lines) else ()
+    heads = [name for name in ALONE if name not in left_out]
+    cells = [[COLUMNS[name](line) for name in heads] for line in lines]
     for line, row in zip(lines, cells, strict=True):
         row[2] = row[2] if line.status == "ok" else line.status
     tables = markdown.tables_by_panel(
-        Grid(columns=ALONE, rows=cells), [line.panel for line in lines]
+        Grid(columns=heads, rows=cells), [line.panel for line in lines]
     )
     remarks = [*ranking_sentences(lines), *failures(lines), *gate_sentences(lines)]
     remarks += mark_notes(lines)
@@ -147,7 +151,7 @@ def _environment_sentences(judgement: Judgement, base: Provenance, head: Provena
     reasons = grouped(unlike, lambda finding: finding.reason)
     apart = []
     for reason, findings in reasons.items():
-        metrics = " and ".join(dict.fromkeys(finding.metric for finding in findings))
+        metrics = " and ".join(dict.fromkeys(finding.what for finding in findings))
         cases = counted(len({finding.case for finding in findings}), "case")
         apart.append(f"The {metrics} of {cases} cannot be compared: {reason}.")
     differ = [word for word in differences(base, head) if word not in " ".join(apart)]

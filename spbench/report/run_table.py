@@ -11,6 +11,10 @@ from spbench.report.fit_width import Grid, left_out
 from spbench.report.strategy_table import NOISY, NOISY_NOTE
 from spbench.text import counted, grouped
 
+SHARES_NOTE = (
+    "one gpu share: times are what one GPU computes as one rank of many, without messages; they "
+    "are no steps"
+)
 NARROWER = ((), (5,), (2, 3, 5), (2, 3, 4, 5), (2, 3, 4, 5, 8), (2, 3, 4, 5, 7, 8))
 """Columns left out where not all fit: interval, times, change, and what has sentences below."""
 
@@ -97,6 +101,11 @@ def sentences(findings: Sequence[Finding]) -> list[str]:
     return [*(f"{_listed(them, '; ')}: {reason}" for reason, them in cases.items()), *note]
 
 
+def share_notes(findings: Sequence[Finding]) -> list[str]:
+    """What the times of shares of one GPU are, where there are some."""
+    return [SHARES_NOTE] if any(f.is_share and f.metric == "time" for f in findings) else []
+
+
 def _case(finding: Finding) -> str:
     return f"{finding.strategy} on {counted(finding.ranks, 'rank')}"
 
@@ -109,8 +118,8 @@ def explained(finding: Finding) -> str:
         why = f"; {finding.reason}" if finding.reason else ""
         return f"memory {finding.verdict}: {sizes} ({units.change(finding.ratio)}){why}"
     if finding.comparison is not None and finding.verdict == "slower":
-        return f"time slower: {_figures(finding, finding.comparison)}"
-    what = "" if finding.metric == "status" else f"{finding.metric} "
+        return f"{finding.what} slower: {_figures(finding, finding.comparison)}"
+    what = "" if finding.metric == "status" else f"{finding.what} "
     how = on_processors(finding.comparison.processors) if finding.comparison else ""
     more = f", {how}" if how and how not in finding.reason else ""
     return f"{what}{finding.verdict}: {finding.reason}{more}" if finding.reason else ""
@@ -167,7 +176,7 @@ def _what_changed(finding: Finding) -> str:
     if finding.metric == "status":
         return finding.verdict
     more = units.change(finding.ratio) if finding.ratio else ""
-    return f"{finding.metric} {more}" if more.strip("+0. %") else finding.metric
+    return f"{finding.what} {more}" if more.strip("+0. %") else finding.what
 
 
 def _why_not_comparable(findings: Sequence[Finding]) -> str:
@@ -177,7 +186,7 @@ def _why_not_comparable(findings: Sequence[Finding]) -> str:
         is_missing = any(finding.verdict == "missing" for finding in findings)
         return "a case is missing" if is_missing else "no case has figures on both sides"
     first = apart[0]
-    why = f"{first.metric} of {_case(first)}: {first.reason}"
+    why = f"{first.what} of {_case(first)}: {first.reason}"
     if any(finding.metric == "volume" for finding in apart):
         return why
     return f"{why}; bytes alone can be judged anywhere (--metrics volume)"
@@ -193,4 +202,5 @@ def show_findings(findings: Sequence[Finding], before: str, after: str) -> None:
     whole, panels = grid_of(findings, before, after)
     grids = [whole.without(*(whole.columns[i] for i in gone)) for gone in NARROWER]
     lacks = tables.show_panels(out, grids, panels)
-    tables.say(out, *sentences(findings), *([left_out(lacks)] if lacks else []))
+    said = [*sentences(findings), *share_notes(findings)]
+    tables.say(out, *said, *([left_out(lacks)] if lacks else []))

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 from spbench.analysis.compare import Comparison
 from spbench.analysis.launches import on_processors
+from spbench.analysis.ranking import Ranking, ranking_of
 from spbench.analysis.strategy_line import Line
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, left_out
@@ -14,6 +15,11 @@ STEPS = "#"  # marks the spread of the steps of a single launch
 STEPS_NOTE = f"{STEPS} one launch: tenth to ninetieth percentile of its steps, no interval"
 NOISY_NOTE = f"{NOISY} too few launches were undisturbed: the time is unreliable, and no evidence"
 ONE_LAUNCH = " (no confidence interval: one launch)"
+SHARES_UNRANKED = (
+    "no strategy is ranked: shares of one GPU are what a rank computes, without the messages whose "
+    "bytes are shown, so not a step; 'spbench project WORKLOAD --cluster NAME --share RUN' adds "
+    "what the messages take"
+)
 PROJECTED_NOTE = "^ projected, not measured: 90 % interval of the cost model"
 
 
@@ -21,6 +27,12 @@ def step_cell(line: Line) -> str:
     """Milliseconds of the step, marked where noisy launches count."""
     shown = units.milliseconds(line.step_ms.mean if line.step_ms else None)
     return NOISY + shown if line.is_noisy and line.step_ms else shown
+
+
+def compute_cell(line: Line) -> str:
+    """Milliseconds of computation; of a share of one GPU, which has no step, marked likewise."""
+    shown = units.milliseconds(line.compute_ms)
+    return NOISY + shown if line.is_share and line.is_noisy and line.compute_ms else shown
 
 
 def interval_cell(line: Line) -> str:
@@ -69,7 +81,7 @@ COLUMNS: dict[str, Callable[[Line], str]] = {
     "speed-up": speedup_cell,
     "tokens/s": lambda line: units.count_of(line.tokens_per_s),
     "mfu": lambda line: units.count_of(line.mfu),
-    "compute ms": lambda line: units.milliseconds(line.compute_ms),
+    "compute ms": compute_cell,
     "exposed ms": lambda line: units.milliseconds(line.exposed_comm_ms),
     "GB/s": lambda line: units.count_of(line.exposed_gb_per_s),
     "peak MiB": lambda line: units.mebibytes(line.peak_allocated_bytes),
@@ -89,22 +101,40 @@ COLUMN_SETS = (
     ("strategy", "ranks", "step ms"),
 )
 """Columns of a table, the first set that fits into a line."""
+OF_STEPS = ("step ms", "95 %", "speed-up", "tokens/s", "exposed ms", *RATES)
+"""Columns in which a share of one GPU has nothing, since it is no step."""
+SHARE_SETS = (
+    tuple(name for name in FULL if name not in OF_STEPS),
+    ("strategy", "ranks", "compute ms", "peak MiB", "sent MiB", "gate error"),
+    ("strategy", "ranks", "compute ms", "gate error"),
+    ("strategy", "ranks", "compute ms"),
+)
+"""Likewise, of a table of shares alone."""
 
 
 def grids_of(lines: Sequence[Line]) -> list[Grid]:
     """Tables of ever fewer columns, a row for each line; bytes are what a rank sends in a step."""
-    rows = [[cells.get(name, units.BLANK) for name in COLUMNS] for cells in map(_cells, lines)]
-    whole = Grid(columns=list(COLUMNS), rows=rows)
+    are_shares = has_shares_alone(lines)
+    heads = [name for name in COLUMNS if not are_shares or name not in OF_STEPS]
+    rows = [[cells.get(name, units.BLANK) for name in heads] for cells in map(_cells, lines)]
+    whole = Grid(columns=heads, rows=rows)
+    if are_shares:
+        return [whole.without(*(set(heads) - set(names))) for names in SHARE_SETS]
     known = {name for name, *of in zip(COLUMNS, *rows, strict=True) if {*of} - {units.BLANK}}
     widest = (*FULL, *known.intersection(RATES))
     return [whole.without(*(COLUMNS.keys() - set(names))) for names in (widest, *COLUMN_SETS)]
+
+
+def has_shares_alone(lines: Sequence[Line]) -> bool:
+    """Whether all cases are shares of one GPU, so that no column of steps has a figure."""
+    return bool(lines) and all(line.is_share for line in lines)
 
 
 def _cells(line: Line) -> dict[str, str]:
     if line.status == "ok":
         return {name: cell(line) for name, cell in COLUMNS.items()}
     cells = {name: COLUMNS[name](line) for name in ("strategy", "ranks", "gate error")}
-    return cells | {"step ms": line.status}
+    return cells | {"compute ms" if line.is_share else "step ms": line.status}
 
 
 def failures(lines: Sequence[Line]) -> list[str]:
@@ -133,32 +163,46 @@ def gate_sentences(lines: Sequence[Line]) -> list[str]:
 
 
 def ranking_sentences(lines: Sequence[Line]) -> list[str]:
-    """A sentence for each panel and number of ranks on which two strategies or more were timed."""
+    """A sentence for each panel and number of ranks: of two or more that were timed who is
+    fastest, and of shares of one GPU what they are."""
     several = len({line.panel for line in lines}) > 1
-    every = [line for line in lines if line.time_ms is not None]
-    return [
-        f"{f'{panel}: on' if several else 'On'} {counted(ranks, 'rank')} {''.join(ranking(timed))}"
-        for (panel, ranks), timed in grouped(every, lambda line: (line.panel, line.ranks)).items()
-        if len(timed) > 1
+    said = []
+    for (panel, ranks), these in grouped(lines, lambda line: (line.panel, line.ranks)).items():
+        ranked = ranking_of(these)
+        if ranked.shares or len(ranked.timed) + len(ranked.too_large) > 1:
+            on = f"{panel}: on" if several else "On"
+            said.append(f"{on} {counted(ranks, 'rank')} {''.join(ranking_in_words(ranked))}")
+    return said
+
+
+def ranking_in_words(ranked: Ranking) -> tuple[str, str]:
+    """Who is fastest, as a sentence begins, and what the others take; or why none is ranked."""
+    if ranked.shares:
+        return SHARES_UNRANKED, ""
+    first, is_fastest = ranked.lowest, ranked.fastest is not None
+    base = f" as {first.strategy}" if first and not is_fastest else ""
+    longer = [
+        f"{line.strategy} {_longer(line, line.to_fastest, base)}"
+        for line in ranked.others
+        if line.to_fastest
     ]
-
-
-def ranking(timed: Sequence[Line]) -> tuple[str, str]:
-    """Who is fastest of two lines or more, as a sentence begins, and what the others take."""
-    first, *others = sorted(timed, key=lambda line: (line.to_fastest is not None, line.time_ms))
-    compared = [(line.strategy, line.to_fastest) for line in others if line.to_fastest]
-    is_fastest = all(comparison.verdict == "slower" for _, comparison in compared)
-    base = "" if is_fastest else f" as {first.strategy}"
-    longer = [f"{name} {_longer(c, base)}" for name, c in compared if not c.is_noisy]
-    if noisy := [line.strategy for line in timed if line.is_noisy]:
-        longer.append(f"too few launches of {', '.join(noisy)} were undisturbed")
-    how = f"{first.strategy} is fastest; " if is_fastest else "no strategy is shown to be fastest: "
+    if ranked.noisy:
+        names = ", ".join(line.strategy for line in ranked.noisy)
+        longer.append(f"too few launches of {names} were undisturbed")
+    if ranked.too_large:
+        names = ", ".join(line.strategy for line in ranked.too_large)
+        are = "is" if len(ranked.too_large) == 1 else "are"
+        longer.append(f"{names} {are} too large for a device's memory")
+    how = "no strategy is shown to be fastest: "
+    if first and is_fastest:
+        by_model = " as projected" if first.kind == "projected" else ""
+        how = f"{first.strategy} is fastest{by_model}; "
     said = ", ".join(longer)
     said_once = said.replace(ONE_LAUNCH, "") + ONE_LAUNCH.replace(")", " each)")
     return how, said_once if said.count(ONE_LAUNCH) > 1 else said
 
 
-def _longer(comparison: Comparison, base: str) -> str:
+def _longer(line: Line, comparison: Comparison, base: str) -> str:
     """How many times as long as the lowest time, the interval, and whether that is significant.
 
     ``base`` names the strategy with the lowest time where it is not shown to be fastest.
@@ -168,7 +212,9 @@ def _longer(comparison: Comparison, base: str) -> str:
     how = f" {on_processors(comparison.processors)}".rstrip()
     takes = f"takes {comparison.ratio:.2f}x as long{base}{how}"
     if comparison.launches == 0:
-        return f"{takes} (projected)"
+        share = line.slower_share
+        draws = "" if share is None else f", slower in {share:.0%} of draws".replace("%", " %")
+        return f"{takes} (projected{draws})"
     if comparison.launches == 1:
         return takes + ONE_LAUNCH
     notes = [] if comparison.low is None else [f"{comparison.low:.2f} to {comparison.high:.2f}"]

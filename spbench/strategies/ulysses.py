@@ -7,7 +7,8 @@ back (``layers/head_parallel.py``). Attention along any other axis is local and 
     q, k, v   (B, T/N, S, Z, D)   --switch-->   (B, T, S, Z/N, D)
     out       (B, T, S, Z/N, D)   --switch-->   (B, T/N, S, Z, D)
 
-Each of these four tensors sends f M / N; k and v less where they have fewer heads.
+Each of these four tensors sends f M / N; k and v less where they have fewer heads, each of which
+goes to every rank that has queries of it: on more ranks than key heads as copies.
 """
 
 from dataclasses import dataclass

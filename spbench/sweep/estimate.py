@@ -33,7 +33,9 @@ PROOF_STEPS, STEADY_STEPS, STEADY_S = 4.5, 5.5, {"cpu": 2.4, "cuda": 3.0}
 """Steps of memory and proof, of warm-up, and the least seconds of warm-up."""
 PROCESS_BYTES = 300 * 2**20
 """Python and torch in a rank's process."""
-TRIES = "Tries took 0.7 to 3 times as long, and 0.7 to 1.4 times the memory"
+LONGER = "Tries took 0.7 to 3 times as long"
+LARGER = ", and 0.7 to 1.4 times the memory"
+"""Memory by formula was off by so much; a dry run counts it to the byte."""
 SMALLER = "  small forms (--sweep NAME --small, -w NAME-small) or shorter axes (--set) would do"
 SHORTER = "  shorter axes or a smaller batch (--set, or a changed copy of the sweep) would do"
 
@@ -46,6 +48,8 @@ class Foreseen:
     predictions: Mapping[str, Prediction]
     estimates: Mapping[str, Estimate]
     sentences: Sequence[str]
+    machines: Machines | None = None
+    """None where the machine cannot be asked."""
 
 
 def foreseen(cells: Sequence[Cell], nodes: int, limit_s: float) -> Foreseen:
@@ -54,7 +58,19 @@ def foreseen(cells: Sequence[Cell], nodes: int, limit_s: float) -> Foreseen:
     machines = or_none(lambda: Machines.here(nodes)) if predicted else None
     known = estimates(cells, predicted, machines) if machines else {}
     said = announcement(cells, known, machines, limit_s) if machines else []
-    return Foreseen(predictions=predicted, estimates=known, sentences=said)
+    return Foreseen(predictions=predicted, estimates=known, sentences=said, machines=machines)
+
+
+def counted_sentences(
+    before: Foreseen, cells: Sequence[Cell], limit_s: float, peak_bytes: Mapping[str, int]
+) -> Sequence[str]:
+    """The sentences of ``before``, with memory as a dry run counted it in place of the formula's.
+
+    ``peak_bytes``: of a rank, by the keys of the cases that were counted.
+    """
+    if before.machines is None:
+        return before.sentences
+    return announcement(cells, before.estimates, before.machines, limit_s, peak_bytes)
 
 
 def estimates(
@@ -110,19 +126,28 @@ def _rank_bytes(case: Case) -> float:
 
 
 def announcement(
-    cells: Sequence[Cell], known: Mapping[str, Estimate], machines: Machines, limit_s: float
+    cells: Sequence[Cell],
+    known: Mapping[str, Estimate],
+    machines: Machines,
+    limit_s: float,
+    peak_bytes: Mapping[str, int] | None = None,
 ) -> list[str]:
-    """Sentences that say what the launches will take, and what they will not be given."""
+    """Sentences that say what the launches will take, and what they will not be given.
+
+    ``peak_bytes``: counted peaks of a rank by the keys of cases, for the formula's estimates.
+    """
+    peaks = peak_bytes or {}
     cases = [cell.case for cell in cells if cell.why_not is None]
     each_s = [known[case.key].launch_s for case in cases]
-    needs = [_needed_bytes(case, known[case.key]) for case in cases]
+    needs = [_needed_bytes(case, peaks.get(case.key, known[case.key].rank_bytes)) for case in cases]
     most, largest = max(zip(needs, cases, strict=True), key=lambda pair: pair[0])
     has = _room_bytes(largest, machines)
     there = "" if math.isinf(has) else f", of {units.size('GiB', has)}"
     of = "for all ranks" if largest.device == "cpu" else "on a GPU"
+    tries = LONGER if largest.key in peaks else f"{LONGER}{LARGER}"
     lines = [
         f"estimated: {_in_all(each_s, limit_s)}; up to {units.size('GiB', most)} of memory "
-        f"{of}{there}. {TRIES}"
+        f"{of}{there}. {tries}"
     ]
     is_late = [s is not None and s > limit_s for s in each_s]
     is_tight = [need > has for need in needs]
@@ -142,7 +167,13 @@ def _in_all(each_s: Sequence[float | None], limit_s: float) -> str:
     known_s = [min(seconds, limit_s) for seconds in each_s if seconds is not None]
     if len(known_s) < len(each_s):
         return "time not known, since this GPU's rate is not"
-    return f"about {units.roughly(LOAD_S + sum(known_s))}"
+    about = f"about {units.roughly(LOAD_S + sum(known_s))}"
+    whole_s = LOAD_S + sum(seconds for seconds in each_s if seconds is not None)
+    late = sum(seconds is not None and seconds > limit_s for seconds in each_s)
+    if not late:
+        return about
+    ended = f"{counted(late, 'launch')} after {units.roughly(limit_s)} each"
+    return f"{about}, since --timeout ends {ended} (about {units.roughly(whole_s)} without it)"
 
 
 def _crowded(cases: Sequence[Case], machines: Machines) -> list[str]:
@@ -159,11 +190,11 @@ def _crowded(cases: Sequence[Case], machines: Machines) -> list[str]:
     ]
 
 
-def _needed_bytes(case: Case, estimate: Estimate) -> float:
+def _needed_bytes(case: Case, rank_bytes: float) -> float:
     """All ranks on a CPU, which share its memory; on GPUs one, which has its own."""
     if case.device == "cuda":
-        return estimate.rank_bytes
-    return _processes(case) * (estimate.rank_bytes + PROCESS_BYTES)
+        return rank_bytes
+    return _processes(case) * (rank_bytes + PROCESS_BYTES)
 
 
 def _room_bytes(case: Case, machines: Machines) -> float:

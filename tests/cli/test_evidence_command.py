@@ -10,7 +10,12 @@ import pytest
 from helpers.example_rows import findings_of
 from helpers.kept_runs import SENT, kept, side, spbench
 
+from spbench.analysis.findings import USUAL
+from spbench.analysis.verdict import judged
 from spbench.errors import DONE, REGRESSION, USAGE
+from spbench.report import markdown
+from spbench.report.pull_request import changes_part
+from spbench.report.run_table import headline, sentences, share_notes
 from spbench.results.record import Record
 from spbench.results.store import Store
 
@@ -79,6 +84,41 @@ def test_the_culprit_stands_beside_the_change(
     """Whichever of compute, exposed communication, bytes and memory explains it."""
     after = head(1.1, **more)
     assert f"| {culprit}" in block(after if exposed_ms is None else split(exposed_ms, after))
+
+
+@pytest.mark.parametrize(
+    ("exposed_ms", "more", "culprit"),
+    [
+        (8.0, {}, "compute: +22 ms, exposed communication -12 ms, together +10 ms"),
+        (50.0, {}, "exposed: +30 ms, compute -20 ms, together +10 ms"),
+        (19.97, {}, "compute: +10 of +10 ms"),
+        (
+            50.0,
+            {"sent_bytes_forward": 500},
+            "bytes: exposed communication +30 ms, compute -20 ms, together +10 ms; what is sent",
+        ),
+    ],
+)
+def test_no_culprit_is_more_than_the_whole(
+    exposed_ms: float, more: dict[str, Any], culprit: str
+) -> None:
+    """A part that is larger than the change stands beside the one that went the other way."""
+    assert f"| {culprit}" in block(split(exposed_ms, head(1.1, **more)))
+
+
+def test_a_share_of_one_gpu_is_no_step_in_a_verdict() -> None:
+    """What changed is the share's computation, and the block says that it is no step."""
+    share = {"kind": "one_gpu_share"}
+    base = [replace(one, **share, compute_ms=one.step_ms, step_ms=None) for one in side("a")]
+    late = [replace(one, **share, compute_ms=one.step_ms, step_ms=None) for one in head(1.1)]
+    findings = findings_of(base, late)
+    (time,) = [finding for finding in findings if finding.metric == "time"]
+    assert (time.verdict, time.is_share, time.what) == ("slower", True, "compute share")
+    text = markdown.document(changes_part(judged(findings, USUAL)))
+    assert "without messages; they are no steps" in text
+    assert headline(judged(findings, USUAL)) == "failed: dsp on 2 ranks (compute share +10.0 %)"
+    assert "compute share slower: 110 ms, was 100 (" in sentences(findings)[0]
+    assert share_notes(findings_of(side("a"), head(1.1))) == []
 
 
 def test_an_allocator_that_is_out_of_memory_is_a_culprit() -> None:

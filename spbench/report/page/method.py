@@ -24,6 +24,11 @@ EXPOSED = (
     "Exposed communication is the step less the same step with silent collectives, timed in turn "
     "with it; what is hidden behind computation costs nothing and is not shown."
 )
+SHARES = (
+    "One GPU computed what one rank of many does, with collectives that send nothing. Their times "
+    "are computation without messages, not steps, and no strategy is ranked by them; bytes are "
+    "those of the formula."
+)
 PROJECTED = (
     "These times come from a cost model of the cluster, with its own 90 % interval; nothing was "
     "run. They are never judged against measured ones."
@@ -34,6 +39,8 @@ def method_of(frame: pandas.DataFrame, origin: Provenance) -> Facts:
     """Proof, counts, launches, times and noise."""
     ran = frame[~frame["status"].isin(["skipped", "interrupted"]) & (frame["kind"] != "projected")]
     facts = dict(_measured(ran, origin)) if len(ran) else {}
+    if (ran["kind"] == "one_gpu_share").any():
+        facts["Shares of one GPU"] = SHARES
     projected = frame[frame["kind"] == "projected"]
     clusters = " and ".join(filter(None, projected["cluster"].unique()))
     if len(projected):

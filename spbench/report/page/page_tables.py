@@ -8,7 +8,7 @@ import pandas
 from spbench.analysis.launches import CaseRows, Cases
 from spbench.analysis.strategy_line import Line
 from spbench.report import units
-from spbench.report.strategy_table import grids_of, mark_notes
+from spbench.report.strategy_table import grids_of, has_shares_alone, mark_notes
 from spbench.text import grouped
 
 MEANINGS = {
@@ -16,7 +16,8 @@ MEANINGS = {
     "95 %": "confidence interval of the step over launches",
     "speed-up": "step time of the reference over this one's; above 1 is faster",
     "tokens/s": "positions a second, of all ranks together",
-    "mfu": "achieved operations over the device's peak, where that is known",
+    "mfu": "achieved operations over the device's peak, where that is known; attention under a "
+    "causal mask of S positions counts (S + 1) / 2 keys of a position in place of S",
     "compute ms": "the same step with silent collectives",
     "exposed ms": "what communication adds to it",
     "GB/s": "rate at which a rank sends while it waits",
@@ -78,7 +79,8 @@ def _strategy_table(name: str, title: str, lines: Sequence[Line]) -> PageTable:
         Row(cells, _look(line.status, is_noisy=line.is_noisy), tag)
         for line, cells, tag in zip(lines, grid.rows, tags, strict=True)
     ]
-    return PageTable(name, title, grid.columns, [*grid.words], rows, "step ms", mark_notes(lines))
+    time = "compute ms" if has_shares_alone(lines) else "step ms"
+    return PageTable(name, title, grid.columns, [*grid.words], rows, time, mark_notes(lines))
 
 
 def capacity_tables(capacities: pandas.DataFrame) -> list[PageTable]:

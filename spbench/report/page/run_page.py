@@ -19,6 +19,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from spbench import __version__
 from spbench.analysis.compare_strategies import compare_strategies
 from spbench.analysis.launches import cases_of
+from spbench.analysis.ranking import ranking_of
 from spbench.analysis.strategy_line import Line
 from spbench.analysis.waiting import waiting
 from spbench.report.page.method import Facts, environment_of, method_of
@@ -30,13 +31,13 @@ from spbench.report.page.page_tables import (
 )
 from spbench.report.plots.figure import STYLE, Sheet, draw
 from spbench.report.plots.plots import page_of
-from spbench.report.strategy_table import failures, gate_sentences, ranking
+from spbench.report.strategy_table import failures, gate_sentences, ranking_in_words
 from spbench.report.waiting_sentences import waiting_sentences
 from spbench.results.find_run import RESULTS, not_there_yet, reference_of, way_on
 from spbench.results.link_report import reports_in
 from spbench.results.provenance import UNKNOWN, provenance
 from spbench.results.run_json import folder_of_run, read_run
-from spbench.text import counted, listed, quoted
+from spbench.text import counted, grouped, listed, quoted
 
 TEMPLATES = Path(__file__).parent
 MOST_NAMES = 3
@@ -119,12 +120,13 @@ def _verdicts(lines: Sequence[Line]) -> Mapping[str, Facts]:
     """The sentences of a panel's ranking, those together that begin alike: by how much, for each
     of their numbers of ranks."""
     alike: dict[str, dict[int, str]] = {}
-    for ranks in dict.fromkeys(line.ranks for line in lines):
-        timed = [x for x in lines if x.ranks == ranks and x.time_ms is not None]
+    for ranks, of_ranks in grouped(lines, lambda line: line.ranks).items():
+        ranked = ranking_of(of_ranks)
+        timed = [*ranked.timed, *ranked.too_large]
         if len(timed) == 1:
             alike.setdefault(f"{timed[0].strategy} alone has a time", {})[ranks] = ""
-        elif timed:
-            lead, figures = ranking(timed)
+        elif timed or ranked.shares:
+            lead, figures = ranking_in_words(ranked)
             alike.setdefault(lead.rstrip(":; "), {})[ranks] = figures
     verdicts: dict[str, Facts] = {}
     for lead, by_ranks in alike.items():

@@ -93,12 +93,15 @@ def _draw(ax: Axes, curve: Curve) -> None:
 def _draw_ideal(
     ax: Axes, curves: Sequence[Curve], every_x: Sequence[float], power: float, name: str
 ) -> None:
-    """From the best strategy on the fewest ranks on, as that would go on without communication."""
-    firsts = [(c.x[0], c.y[0]) for c in curves if c.x]
-    if len(every_x) < 2 or not firsts:
+    """From the best strategy on the fewest ranks on, as that would go on without communication.
+
+    Noisy launches are not ranked, so none of theirs is the best.
+    """
+    start = min((c.x[0] for c in curves if c.x), default=None)
+    firsts = [(c.x[0], c.y[0]) for c in curves if c.x and c.x[0] == start and not c.noisy[0]]
+    if len(every_x) < 2 or start is None or not firsts:
         return
-    start = min(x for x, _ in firsts)
-    best = (min if power < 0 else max)(y for x, y in firsts if x == start)
+    best = (min if power < 0 else max)(y for _, y in firsts)
     x = np.geomspace(start, every_x[-1], 33)
     y = best * (x / start) ** power
     ax.plot(x, y, color="#888888", lw=0.9, ls=(0, (1, 1.5)), zorder=1)
@@ -165,7 +168,8 @@ def curve_sheet(panels: Mapping[str, CurvePanel], about: str, heading: str) -> S
     notes += ["of projected steps 90 % intervals"] * any(
         any(curve.low) for curve in curves if curve.is_projected
     )
-    notes += ["circled: noisy launches"] * any(any(curve.noisy) for curve in curves)
+    if any(any(curve.noisy) for curve in curves):
+        notes.append("circled: noisy launches, which are not ranked and no ideal begins at")
     notes += ["cross: no figure, and why"] * any(curve.failed for curve in curves)
     notes += hollow_notes(each.source for panel in panels.values() for each in panel.published)
     return Sheet(

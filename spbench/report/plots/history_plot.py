@@ -58,5 +58,5 @@ def _draw(series: Series, ax: Axes) -> None:
     low, high = min(step.low for step in steps), max(step.high for step in steps)
     room = max(high - low, LEAST_ROOM * high) / 3
     ax.set_ylim(max(0.0, low - room), high + room)
-    ax.set_ylabel("step ms")
+    ax.set_ylabel("compute share, ms" if series.is_share else "step ms")
     ax.grid(axis="y", color="#DDDDDD", linewidth=0.6)

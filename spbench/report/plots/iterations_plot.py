@@ -93,8 +93,10 @@ def launch_sheet(rows: pandas.DataFrame, run: Path, about: str) -> tuple[Sheet, 
     if damaged := samples.attrs["damaged"]:
         lost.append(f"{counted(damaged, 'line')} of the samples left out: not a sample")
     panels = times_by_panel(rows, samples)
+    is_share = bool((rows["kind"] == "one_gpu_share").all())
+    what = "compute share: no step, nothing is sent" if is_share else "step time"
     return Sheet(
-        heading="Every iteration against its case's step time",
+        heading=f"Every iteration against its case's {what}",
         panels={title: partial(launch_rows, cases=cases) for title, cases in panels.items()},
         caption=f"{about} · slowest rank; lines: step times of launches; "
         f"rings: more than {OUTLIER:.0f} scaled MADs from the launch's median",

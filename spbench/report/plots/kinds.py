@@ -69,17 +69,21 @@ DRAWINGS: dict[str, tuple[Callable[..., None], str, tuple[str, ...]]] = {
 }
 """In the order of the overview, what draws the cases of a panel into axes, the heading of its
 figure, and the kinds that it is drawn of: a share of one GPU has no step and sends nothing."""
+SHARE_HEADING = "What a rank computes, without messages: no step"
+"""The heading of the split of a step where all are shares of one GPU."""
 SHARE_BACKEND = "fake"
+SHARES_NOTE = "one gpu share: what one rank computes, without messages, so no step and no ranking"
 SHORT_COMMIT = 9
 
 
 def bar_sheet(panels: Mapping[str, Sequence[Line]], about: str, name: str) -> Sheet:
     """One figure of ``DRAWINGS``."""
-    drawing, heading, _ = DRAWINGS[name]
+    drawing, _, _ = DRAWINGS[name]
+    every = [line for lines in panels.values() for line in lines]
     return _sheet(
-        [line for lines in panels.values() for line in lines],
+        every,
         {title: partial(drawing, lines=lines) for title, lines in panels.items()},
-        heading,
+        _heading(name, every),
         about,
         has_whiskers=name == "throughput",
     )
@@ -89,11 +93,17 @@ def overview_sheet(panels: Mapping[str, Sequence[Line]], about: str) -> Sheet:
     """Every figure of the only panel."""
     ((title, lines),) = panels.items()
     drawn = {
-        heading: partial(drawing, lines=lines)
-        for drawing, heading, kinds in DRAWINGS.values()
+        _heading(name, lines): partial(drawing, lines=lines)
+        for name, (drawing, _, kinds) in DRAWINGS.items()
         if lines[0].kind in kinds
     }
     return _sheet(lines, drawn, title, about, has_whiskers=True)
+
+
+def _heading(name: str, lines: Sequence[Line]) -> str:
+    """The heading of one figure of ``DRAWINGS``."""
+    is_share = name == "step_split" and all(line.is_share for line in lines)
+    return SHARE_HEADING if is_share else DRAWINGS[name][1]
 
 
 def _sheet(
@@ -105,13 +115,15 @@ def _sheet(
     has_whiskers: bool,
 ) -> Sheet:
     published = (line.published.source for line in lines if line.published)
-    notes = [whiskers(lines), *hollow_notes(published)]
+    notes = [whiskers(lines), *hollow_notes(published)] if has_whiskers else []
+    if any(line.is_share for line in lines):
+        notes.append(SHARES_NOTE)
     return Sheet(
         heading=heading,
         panels=panels,
         strategies=list(dict.fromkeys(line.strategy for line in lines)),
         has_projected=any(line.kind == "projected" for line in lines),
-        caption=" · ".join([about, *(notes * has_whiskers)]),
+        caption=" · ".join([about, *notes]),
     )
 
 

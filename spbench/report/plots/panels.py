@@ -137,7 +137,10 @@ def ratios(ax: Axes, lines: Sequence[Line], margin: float = MARGIN) -> None:
     ax.axvline(1.0, color="#888888", lw=0.8, zorder=1)
     is_projected = bool(shown) and all(line.kind == "projected" for line in shown)
     rows = [(-row, line.to_reference, colour(line.strategy)) for row, line in enumerate(shown)]
-    spans = [(y, x.low, x.high, hue) for y, x, hue in rows if x and x.low and x.high]
+    # As in the table, a ratio of noisy launches has no interval: it is no evidence.
+    spans = [
+        (y, x.low, x.high, hue) for y, x, hue in rows if x and x.low and x.high and not x.is_noisy
+    ]
     if spans:
         y, low, high, hues = zip(*spans, strict=True)
         ax.hlines(y, low, high, colors=hues, lw=1.6, zorder=2)
@@ -161,5 +164,4 @@ def ratios(ax: Axes, lines: Sequence[Line], margin: float = MARGIN) -> None:
     ax.xaxis.set_major_formatter("{x:g}x")
     ax.set_yticks([-float(row) for row in range(len(shown))], list(map(label, shown)))
     ax.set_ylim(0.6 - len(shown), 0.6)
-    what = "compute" if any(line.kind == "one_gpu_share" for line in shown) else "step"
-    ax.set_xlabel(f"{what} time against {shown[0].reference}'s" if shown else "")
+    ax.set_xlabel(f"step time against {shown[0].reference}'s" if shown else "")

@@ -77,7 +77,7 @@ def page_of(
     if not wanted or "launches" in wanted:
         made["launches"] = dict.fromkeys(launches["panel"]), None  # type: ignore[assignment]
     if not any(panels for panels, _ in made.values()):
-        raise ValueError(f"the run has nothing to draw for {', '.join(wanted)}")
+        raise ValueError(_nothing(lines, wanted))
     made, remarks = _paged(made, number)
     about, sheets = caption(frame), {}
     real = frame[frame["kind"] != "projected"]
@@ -133,7 +133,7 @@ def _made(
         return grouped(shown, lambda line: line.panel)
 
     def curves(asked: Asked, heading: str) -> Made:
-        stepping = [line for line in lines if line.kind != "one_gpu_share"]
+        stepping = [line for line in lines if not line.is_share]
         panels = curve_panels(stepping, frame, asked) if stepping else {}
         return panels, lambda shown, about: curve_sheet(
             {title: make() for title, make in shown.items()}, about, heading
@@ -161,6 +161,19 @@ def _made(
                 name = "-".join(parts + ["by", asked.facet] * (asked.facet != "workload"))
             made[name] = curves(asked, heading)
     return made
+
+
+def _nothing(lines: Sequence[Line], kinds: Sequence[str]) -> str:
+    """Why nothing can be drawn of these kinds; none: of whatever the run has."""
+    if not lines:
+        return "there is no row to draw; choose others, or measure some with 'spbench run'"
+    drawn = f"nothing to draw for {', '.join(kinds)}" if kinds else "nothing to draw"
+    if all(line.is_share for line in lines):
+        return (
+            f"the run has {drawn}: its rows are shares of one GPU, which are no steps and are not "
+            "ranked; use memory, step_split or launches"
+        )
+    return f"the run has {drawn}"
 
 
 def _with_limits(lines: Sequence[Line], frame: pandas.DataFrame, run: Path) -> list[Line]:

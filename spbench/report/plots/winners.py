@@ -1,7 +1,8 @@
 """The winners' map: which strategy is the fastest at each size and on each number of ranks.
 
-A light cell is not told apart from its second: launches give no verdict, or less than 90 % of a
-projection's draws do. A hatched cell is projected.
+Who can be ranked, and who is fastest, says ``analysis.ranking``. A light cell is not told apart
+from its second: launches give no verdict, or less than 90 % of a projection's draws do. A cell of
+which a time is of noisy launches has no winner. A hatched cell is projected.
 """
 
 from collections.abc import Mapping, Sequence
@@ -14,6 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
 from spbench.analysis.comparable import SHAPE
+from spbench.analysis.ranking import ranking_of
 from spbench.analysis.strategy_line import Line
 from spbench.report.plots import looks
 from spbench.report.plots import points as of
@@ -21,6 +23,7 @@ from spbench.report.plots.figure import Sheet
 from spbench.report.plots.points import AXIS, KINDS
 
 GREY = "#EFEFEF"
+UNRANKED_HATCH = "xxx"
 
 
 class Winner(NamedTuple):
@@ -28,7 +31,10 @@ class Winner(NamedTuple):
 
     strategy: str
     is_sure: bool
+    """Whether it is told apart from all others."""
     text: str
+    is_ranked: bool = True
+    """False where noise forbids to say who wins."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,6 +51,7 @@ def winners_panels(lines: Sequence[Line], frame: pandas.DataFrame) -> dict[str, 
     """The maps by their titles."""
     table = of.points(lines, frame, [])
     table["line"] = pandas.Series(list(lines), dtype=object)
+    table = table[table["kind"] != "one_gpu_share"]
     axes = [name for name in map(str, table) if name.startswith(AXIS)]
     key = ["workload", *SHAPE[2:], *KINDS]
     made = {}
@@ -71,19 +78,25 @@ def _size(row: Mapping[str, Any], varying: Sequence[str]) -> str:
 
 
 def _winner(lines: Sequence[Line]) -> Winner:
-    """The fastest that fits into memory, whether it is told apart from all others, and by what
-    factor the second is slower."""
-    timed = sorted((x for x in lines if x.time_ms and x.fits), key=lambda x: x.time_ms or 0.0)
-    if not timed:
+    """The fastest, whether it is told apart from all others, and by what factor the second is
+    slower; no strategy where noise or memory leaves none to rank."""
+    ranked = ranking_of(lines)
+    if ranked.noisy:
+        names = [line.strategy for line in ranked.noisy]
+        more = [f"and {len(names) - 1} more"] if len(names) > 2 else names[1:]
+        words = "\n".join(["not ranked,", "noisy:", names[0], *more])
+        return Winner("", False, words, is_ranked=False)
+    if ranked.lowest is None:
         unfit = {True: "not measured", False: "too large"}
         statuses = {line.status if line.status != "ok" else unfit[line.fits] for line in lines}
         return Winner("", True, "\n".join(sorted(statuses)[:2]))
-    best, *others = timed
-    slower = [x for x in others if (x.time_ms or 0.0) > (best.time_ms or 0.0) * (1 + 1e-9)]
+    best, best_ms = ranked.lowest, ranked.lowest.time_ms or 0.0
+    slower = [x for x in ranked.others if (x.time_ms or 0.0) > best_ms * (1 + 1e-9)]
     if not slower:
-        return Winner("", True, "all equal") if others else Winner(best.strategy, True, "alone")
-    factor = (slower[0].time_ms or 0.0) / (best.time_ms or 1.0)
-    return Winner(best.strategy, all(line.is_slower for line in slower), f"{factor:.2f}x")
+        is_alone = not ranked.others
+        return Winner(best.strategy, True, "alone") if is_alone else Winner("", True, "all equal")
+    factor = (slower[0].time_ms or 0.0) / best_ms
+    return Winner(best.strategy, ranked.fastest is not None, f"{factor:.2f}x")
 
 
 def draw_winners(ax: Axes, panel: WinnersPanel) -> None:
@@ -94,8 +107,10 @@ def draw_winners(ax: Axes, panel: WinnersPanel) -> None:
         tone = to_rgb(own) if cell.is_sure else looks.lighter(own)
         ax.bar(column, 1, 1, row - 0.5, color=tone, edgecolor="white", lw=1.5)
         pattern = looks.PROJECTED_HATCH if panel.is_projected else looks.hatch(cell.strategy)
+        light: tuple[float, ...] = (1, 1, 1, 0.45)
+        if not cell.is_ranked:
+            pattern, light = UNRANKED_HATCH, to_rgb("#D0D0D0")
         if pattern:
-            light = (1, 1, 1, 0.45)
             ax.bar(column, 1, 1, row - 0.5, color="none", edgecolor=light, hatch=pattern, lw=0)
         words = "\n".join(filter(None, [cell.strategy.replace(":", "\n", 1), cell.text]))
         longest = max(map(len, words.split("\n")))
@@ -117,11 +132,13 @@ def draw_winners(ax: Axes, panel: WinnersPanel) -> None:
 def winners_sheet(panels: Mapping[str, WinnersPanel], about: str) -> Sheet:
     winners = [each for panel in panels.values() for each in panel.winners.values()]
     sizes = [size for panel in panels.values() for size in panel.sizes]
+    meanings = ["light: not told apart from the second", "grey: all are equal, or none has a time"]
+    if any(not each.is_ranked for each in winners):
+        meanings.append("crossed: not ranked, since launches of a strategy were noisy")
     return Sheet(
         heading="The fastest strategy, and how much longer the second takes",
         panels={t: partial(draw_winners, panel=panel) for t, panel in panels.items()},
-        caption=f"{about} · light: not told apart from the second · "
-        "grey: all are equal, or none has a time",
+        caption=" · ".join([about, *meanings]),
         strategies=list(dict.fromkeys(each.strategy for each in winners if each.strategy)),
         has_projected=any(panel.is_projected for panel in panels.values()),
         label_width=0.3 + 0.066 * max(map(len, sizes)),

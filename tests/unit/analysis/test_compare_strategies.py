@@ -12,6 +12,7 @@ from helpers.example_rows import row as record
 
 from spbench.analysis.case_figures import Figure
 from spbench.analysis.intervals import around
+from spbench.analysis.ranking import ranking_of
 from spbench.report.strategy_table import ranking_sentences
 
 
@@ -206,13 +207,60 @@ def test_panels_of_one_name_are_told_apart() -> None:
     assert [line.panel for line in devices] == [f"{title} cpu", f"{title} cuda"]
 
 
-def test_a_share_is_compared_by_computation() -> None:
-    """It has no step time and so no speed-up; in words, who computes least."""
+def test_shares_of_one_gpu_are_never_ranked() -> None:
+    """They have no step, no speed-up and no ratio; the words say what they are and name none."""
     share = {"kind": "one_gpu_share", "step_ms": None}
     lines = lines_of([record(compute_ms=6.0, **share), record("rsa", compute_ms=3.0, **share)])
-    assert [line.speedup for line in lines] == [None, None]
-    assert ": dsp takes 2.00x as long as rsa (no confidence" in ranking_sentences(lines)[0]
-    assert [line.step_ms for line in lines] == [None, None]
+    assert [(line.speedup, line.time_ms) for line in lines] == [(None, None)] * 2
+    assert [(line.to_reference, line.to_fastest) for line in lines] == [(None, None)] * 2
+    ranked = ranking_of(lines)
+    assert (ranked.lowest, ranked.fastest, ranked.timed) == (None, None, [])
+    assert [line.strategy for line in ranked.shares] == ["dsp", "rsa"]
+    (said,) = ranking_sentences(lines)
+    assert said.startswith("On 2 ranks no strategy is ranked: shares of one GPU are what a rank")
+    assert not re.search(r"dsp|rsa|fastest|as long", said)
+    assert ranking_sentences(lines[:1]) == [said]
+
+
+def test_steps_beside_shares_are_ranked() -> None:
+    """Shares have a panel of their own, and take nothing from the steps beside them."""
+    steps = [*rows("dsp", (10.0, 10.1, 9.9)), *rows("rsa", (20.0, 20.2, 19.8))]
+    share = [record("rsa", kind="one_gpu_share", compute_ms=1.0, world_size=8)]
+    first, second = ranking_sentences(lines_of([*steps, *share]))
+    assert ": on 2 ranks dsp is fastest; rsa takes 2.00x" in first
+    assert ": on 8 ranks no strategy is ranked: shares" in second
+
+
+def test_a_strategy_without_noise_is_no_winner_beside_a_noisy_one() -> None:
+    """The noisy one may be the fastest: none is, whichever has the lower time."""
+    quiet = [*rows("dsp", (10.0, 10.1, 9.9)), *rows("ulysses", (20.0, 20.1, 19.9))]
+    for ms in (5.0, 130.0):
+        ranked = ranking_of(lines_of([*quiet, *rows("rsa", (ms, ms, ms), noisy="a neighbour")]))
+        assert ranked.lowest is not None
+        assert (ranked.lowest.strategy, ranked.fastest) == ("dsp", None)
+        assert [line.strategy for line in ranked.noisy] == ["rsa"]
+    best = ranking_of(lines_of(quiet)).fastest
+    assert best is not None
+    assert best.strategy == "dsp"
+
+
+def test_what_no_device_has_the_memory_for_is_not_ranked() -> None:
+    """Of projected cases the fastest that fits is one; it is shown to be by its draws."""
+    known = {"kind": "projected", "memory_limit_bytes": 100}
+    lines = lines_of(
+        [
+            record("rsa", step_ms=1.0, peak_allocated_bytes=200, **known),
+            record("dsp", step_ms=2.0, peak_allocated_bytes=50, **known),
+            record("ulysses", step_ms=3.0, peak_allocated_bytes=50, slower_share=0.97, **known),
+        ]
+    )
+    (said,) = ranking_sentences(lines)
+    assert said == (
+        "On 2 ranks dsp is fastest as projected; ulysses takes 1.50x as long (projected, slower in "
+        "97 % of draws), rsa is too large for a device's memory"
+    )
+    unsure = [replace(line, slower_share=0.6) for line in lines[1:]]
+    assert ranking_of([lines[0], lines[1], unsure[1]]).fastest is None
 
 
 def test_launches_without_a_second_are_told_of_once() -> None:

@@ -56,7 +56,7 @@ def test_terms_are_work_over_rate() -> None:
     rate = device.products.tflops["bfloat16"](PRODUCT.flops / 1e9) * 1e12
     assert terms["gemm"] == pytest.approx(10 * PRODUCT.flops / rate)
     assert terms["attention"] == pytest.approx(2 * ATTENTION.flops / 600e12)
-    assert terms["launches"] == pytest.approx(15 * device.launch_us.value / 1e6)
+    assert terms["host"] == pytest.approx(15 * device.launch_us.value / 1e6)
 
 
 def test_a_gpus_attention_computes_whole_tiles() -> None:
@@ -200,7 +200,7 @@ def test_terms_add_up_to_the_step(kind: str) -> None:
     behind = replace(EXCHANGE, op="p2p", behind=(PASS,) * 2)
     step = cost(trained(20, EXCHANGE, behind, SUMMED, replace(SUMMED, is_last=True)), on)
     terms = dict(step.terms)
-    host_s = terms.pop("launches")
+    host_s = terms.pop("host")
     busy_s = sum(seconds for name, seconds in terms.items() if not name.endswith(" hidden"))
     assert step.step_s == pytest.approx(max(busy_s, host_s) if kind == "gpu" else busy_s + host_s)
     assert step.terms["all_reduce all hidden"] > 0

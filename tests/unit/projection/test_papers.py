@@ -10,6 +10,13 @@ from types import ModuleType
 from typing import Any
 
 import pytest
+from helpers.example_rows import lines_of
+
+from spbench.projection.cost import Mode
+from spbench.projection.hardware import find as find_cluster
+from spbench.projection.project import project, works
+from spbench.projection.projected_rows import row_of
+from spbench.workload.catalogue import find, with_settings
 
 ROOT = Path(__file__).parents[3]
 SCRIPTS = ROOT / "scripts" / "papers"
@@ -58,7 +65,7 @@ def test_a_formula_fills_the_memory(part: Any, of_baseline: bool) -> None:
 def test_a_line_through_published_steps(part: Any) -> None:
     """Steps of 300 and 600 ms at 1 and 2 frames would be nothing at none; of 400 and 600, 200."""
     figure = part("dsp_figure")
-    common = {"ranks": 2, "ulysses": 1.0, "projected": None, "gains": ()}
+    common = {"ranks": 2, "ulysses": 1.0, "projected": None, "by_engines": None, "gains": ()}
     common |= {"beyond_bytes": (), "switch_bytes": 0}
 
     def points(*steps_ms: float) -> list[Any]:
@@ -69,6 +76,46 @@ def test_a_line_through_published_steps(part: Any) -> None:
 
     assert figure.constant_ms(points(300, 600), 2) == pytest.approx(0)
     assert figure.constant_ms(points(400, 600), 2) == pytest.approx(200)
+
+
+def test_the_page_judges_by_the_whiskers_that_its_figure_has(part: Any) -> None:
+    """As many points lie inside as ``spbench plot`` draws inside of a projected row's interval."""
+    figure = part("paper_facts").facts("dsp")["figure"]
+    cluster, inside = find_cluster(figure["cluster"]), 0
+    settings = f"axes.space={figure['space']}"
+    for frames in sorted({point["frames"] for point in figure["points"]}):
+        work = with_settings(find(figure["workload"]), [settings, f"axes.time={frames}"])
+        for row in project(work, cluster, ["dsp"], [2, 4], Mode(), works(cluster)):
+            record = row_of(row, Mode(), run_id="a run", started_utc="now")
+            (line,) = lines_of([record])
+            assert line.step_ms is not None
+            assert line.published is not None
+            published_ms = 1e3 * work.tokens / line.published.value
+            inside += line.step_ms.low <= published_ms <= line.step_ms.high
+    text = " ".join(PAGE.read_text(encoding="utf-8").split())
+    assert f"{inside} of {len(figure['points'])} published points lie inside the interval" in text
+
+
+def test_the_command_says_at_once_what_it_takes(tmp_path: Path) -> None:
+    """Help, and what cannot be written, before anything is worked out; no file is named -h."""
+    for words, code, said in (
+        (["-h"], 0, "usage: python scripts/papers [-h] [FILE]"),
+        (["--fast"], 2, "unrecognized arguments: --fast"),
+        ([str(tmp_path)], 2, "is a folder; name a file in it"),
+        ([str(tmp_path / "no" / "page.md")], 2, "there is no folder"),
+    ):
+        done = subprocess.run(
+            [sys.executable, str(SCRIPTS), *words],
+            cwd=tmp_path,
+            env={"PYTHONPATH": str(ROOT), "PATH": ""},
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=False,
+        )
+        assert done.returncode == code
+        assert said in done.stdout + done.stderr
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.long

@@ -273,7 +273,7 @@ def test_a_scaled_cluster_differs_in_one_kind_of_constant(what: str, has_parts: 
         "rate": {"all_to_all sequence exposed"},
         "latency": {"all_to_all sequence exposed"},
         "compute": {"gemm"},
-        "launch": {"launches"},
+        "launch": {"host"},
     }
     assert changed == expected[what]
 
@@ -287,7 +287,7 @@ def test_slow_processors_carry_what_a_machine_sends_itself(
     cluster = CLUSTER.model_copy(update={"link": link})
     plain, slow = (cost(work, slowed(cluster, factor)).terms for factor in (1.0, 2.0))
     ratios = {name: slow[name] / seconds for name, seconds in plain.items() if seconds}
-    expected = {"gemm": 2.0, "launches": 2**0.8, "all_to_all sequence exposed": sent}
+    expected = {"gemm": 2.0, "host": 2**0.8, "all_to_all sequence exposed": sent}
     assert ratios == pytest.approx(expected)
 
 

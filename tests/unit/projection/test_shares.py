@@ -64,7 +64,7 @@ def test_a_share_takes_the_place_of_modelled_terms(tmp_path: Path) -> None:
     exposed = {t: s for t, s in measured.cost.terms.items() if t.endswith(" exposed")}
     assert exposed == {t: s for t, s in plain.cost.terms.items() if t.endswith(" exposed")}
     assert measured.cost.terms["share"] == pytest.approx(0.11)
-    assert measured.cost.terms["gemm"] == measured.cost.terms["launches"] == 0
+    assert measured.cost.terms["gemm"] == measured.cost.terms["host"] == 0
     assert 0.11 < measured.cost.step_s <= 1.0001 * (0.11 + sum(exposed.values()))
     widths = [c.high_s / c.low_s for c in (measured.cost, plain.cost)]
     assert widths[0] < widths[1]

@@ -7,16 +7,20 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from helpers.example_rows import lines_of, row
+from helpers.example_rows import lines_of, row, rows
 from helpers.kept_runs import kept, side
 from helpers.plotted_runs import TWENTY, projected_of, run_of
+from matplotlib.figure import Figure
 
 import spbench
 from spbench.report.plots import looks, plots
+from spbench.report.plots.curve import Curve, CurvePanel
 from spbench.report.plots.curve_panels import PARETO, curve_panels
+from spbench.report.plots.curves import draw_curves
 from spbench.report.plots.figure import Sheet, save
 from spbench.report.plots.kinds import KINDS
 from spbench.report.plots.points import Asked
+from spbench.report.strategy_table import ranking_sentences
 from spbench.results.reading import frame_of
 from spbench.results.record import Record
 
@@ -138,6 +142,52 @@ def test_the_winner_is_told_apart_or_light(tmp_path: Path) -> None:
     assert "too large" in projected.winners[0, 0].text
 
 
+def test_the_map_names_no_winner_where_launches_were_noisy(tmp_path: Path) -> None:
+    """As in words: a noisy strategy may be the fastest, whether it has the lowest time or not."""
+    quiet = [*rows("dsp", (10.0, 10.1, 9.9)), *rows("ulysses", (20.0, 20.1, 19.9))]
+    for ms in (5.0, 130.0):
+        records = [*quiet, *rows("rsa", (ms, ms, ms), noisy="a neighbour")]
+        sheet = drawn(records, tmp_path, "winners")["winners"]
+        (panel,) = sheet.panels.values()
+        cell = panel.keywords["panel"].winners[0, 0]  # type: ignore[attr-defined]
+        assert (cell.strategy, cell.is_ranked) == ("", False)
+        assert cell.text == "not ranked,\nnoisy:\nrsa"
+        assert "crossed: not ranked, since launches of a strategy were noisy" in sheet.caption
+        save(sheet, tmp_path / "winners", ("png",))
+        assert "no strategy is shown to be fastest" in ranking_sentences(lines_of(records))[0]
+    sheet = drawn(quiet, tmp_path, "winners")["winners"]
+    assert "crossed" not in sheet.caption
+
+
+def test_no_ideal_begins_at_noisy_launches() -> None:
+    """The ideal of the best is that of one that can be ranked; none where none can be."""
+    steps = {"x": [1.0, 2.0], "look": looks.line_look("dsp"), "is_projected": False}
+    noisy = Curve(label="dsp", y=[9.0, 9.0], noisy=[True, False], **steps)  # type: ignore[arg-type]
+    quiet = Curve(label="rsa", y=[4.0, 7.0], noisy=[False, False], **steps)  # type: ignore[arg-type]
+    for curves, begins in (([noisy, quiet], [4.0]), ([noisy], [])):
+        ax = Figure().subplots()
+        more = {"x": "ranks", "y": "", "has_ticks_at_points": True, "ideal": 1.0}
+        draw_curves(ax, CurvePanel(curves=curves, **more), has_labels=False)  # type: ignore[arg-type]
+        dotted = [line for line in ax.lines if len(line.get_xdata()) == 33]
+        assert [float(line.get_ydata()[0]) for line in dotted] == begins
+
+
+def test_shares_of_one_gpu_are_in_no_figure_that_ranks(tmp_path: Path) -> None:
+    """No map, ratio, throughput or scaling is of them; what is drawn says they are no steps."""
+    share = {"kind": "one_gpu_share", "step_ms": None, "tokens_per_s": None}
+    records = [replace(one, **share) for one in run_of(("dsp", "megatron-sp"), (8,))]
+    sheets = drawn(records, tmp_path)
+    assert {*sheets} == {"overview", "memory", "step_split"}
+    assert sheets["step_split"].heading == "What a rank computes, without messages: no step"
+    assert all("so no step and no ranking" in sheet.caption for sheet in sheets.values())
+    for kind in ("winners", "ratios", "throughput", "scaling", "pareto"):
+        with pytest.raises(ValueError, match="are shares of one GPU, which are no steps and"):
+            drawn(records, tmp_path, kind)
+    mixed = [*run_of(("dsp", "megatron-sp"), (8,)), *records]
+    (title,) = drawn(mixed, tmp_path, "winners")["winners"].panels
+    assert "share" not in title
+
+
 def test_options_of_a_strategy_have_looks_of_their_own() -> None:
     """One colour and marker, other hatches and dashes."""
     names = [f"usp:{option}" for option in ("ulysses=2", "ulysses=4", "ulysses=8", "across=ring")]
@@ -159,3 +209,5 @@ def test_a_notebook_gets_the_figure_itself(tmp_path: Path, monkeypatch: pytest.M
     assert (tmp_path / "first.png").stat().st_size > 10_000
     with pytest.raises(ValueError, match="Did you mean 'memory'"):
         spbench.plot(frame, "memry")
+    with pytest.raises(ValueError, match=r"^there is no row to draw; choose others, .*run'$"):
+        spbench.plot(frame[frame["strategy"] == "no such"])

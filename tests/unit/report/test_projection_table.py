@@ -24,7 +24,7 @@ def test_too_large_is_what_recommend_leaves_out(
         "sent_bytes": 0,
         "peak_bytes": held * GB,
         "memory_limit_bytes": 80 * GB,
-        "terms_ms": {"launches": 1.0},
+        "terms_ms": {"host": 1.0},
     }
     show_projections([row], "projected")
     out = capsys.readouterr().out

@@ -122,6 +122,27 @@ def test_the_answer_is_what_compare_says(varied: tuple[str, Page]) -> None:
     assert "On 2 and 4 ranks dsp is fastest" in page_of(quiet)[1].text
 
 
+def test_shares_of_one_gpu_have_no_answer_that_names_a_winner() -> None:
+    """The page says what they are, in the answer and where it is said how they were measured."""
+    share = {"kind": "one_gpu_share", "step_ms": None, "tokens_per_s": None}
+    shares = [
+        replace(timed(name, n, i, 9.0), compute_ms=ms, **share)
+        for name, ms in (("dsp", 5.0), ("megatron-sp", 2.0))
+        for n in (4, 8)
+        for i in range(3)
+    ]
+    text = " ".join(page_of(shares)[1].text.split())
+    answer = text[text.index(" Answer On ") : text.index("Side by side")]
+    assert answer.startswith(
+        " Answer On 4 and 8 ranks no strategy is ranked: shares of one GPU are"
+    )
+    assert "megatron-sp" not in answer
+    assert "fastest" not in answer
+    assert "Their times are computation without messages, not steps" in text
+    few = page_of(shares[:1])[1].text
+    assert "On 4 ranks no strategy is ranked: shares" in few
+
+
 def test_projected_rows_are_marked(varied: tuple[str, Page]) -> None:
     """In each row, beside the interval, and where it is said how the run was measured."""
     html, page = varied

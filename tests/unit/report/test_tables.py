@@ -14,8 +14,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spbench.analysis.strategy_line import Line
-from spbench.report import strategy_table, tables, units
+from spbench.report import markdown, strategy_table, tables, units
 from spbench.report.fit_width import Grid, by_panel, fitting
+from spbench.report.pull_request import strategies_part
 from spbench.results.record import Record
 from spbench.results.sample import VerifyResult
 from spbench.workload.case import Case
@@ -111,6 +112,20 @@ def test_workloads_and_kinds_have_tables_of_their_own() -> None:
     assert [title.split()[0] for title in titles] == ["axes-2d", "axes-2d", "other"]
     assert ["share" in title for title in titles] == [False, True, False]
     assert row_of(made[1], "dsp")[9] == "2"
+
+
+def test_a_table_of_shares_has_what_they_compute_at_every_width() -> None:
+    """Columns of steps would all be blank; a failed share has its status in place of its time."""
+    share = {"kind": "one_gpu_share", "step_ms": None, "tokens_per_s": None}
+    failed = replace(OOM, kind="one_gpu_share")
+    lines = lines_of([replace(MEASURED, **share), failed])
+    for grid in strategy_table.grids_of(lines):
+        assert not {*grid.columns} & {"step ms", "95 %", "speed-up", "tokens/s", "exposed ms"}
+        at = grid.columns.index("compute ms")
+        assert [row[at] for row in grid.rows] == ["10", "oom"]
+    text = markdown.document(strategies_part(lines))
+    assert "| strategy | ranks | compute ms | peak MiB | sent MiB | gate error |" in text
+    assert "| rsa | 2 | oom |" in text
 
 
 def test_failures_are_sentences() -> None:

@@ -10,11 +10,12 @@ from pathlib import Path
 import pytest
 from helpers.command_line import ROOT, spbench
 
+from spbench.report import units
 from spbench.results.run_json import read_run
 from spbench.strategies.describe import predictions
 from spbench.sweep import estimate
 from spbench.sweep.devices import Machines
-from spbench.sweep.estimate import announcement, estimates, foreseen
+from spbench.sweep.estimate import Foreseen, announcement, counted_sentences, estimates, foreseen
 from spbench.workload.case import QUICK, Case, Cell, MeasurementBudget
 from spbench.workload.catalogue import find, with_settings
 
@@ -91,7 +92,9 @@ def test_a_small_run_is_announced_in_one_line() -> None:
 def test_a_papers_sweep_on_a_laptop_is_warned_of() -> None:
     """Too long for a launch, too large for the machine, more ranks than cores: what to do."""
     first, late, tight, remedy, crowded = said([cell("dsp-3b", "rsa", n) for n in (2, 8, 32)])
-    assert "estimated: about 30 min; up to " in first  # of three launches that end at --timeout
+    ended = "estimated: about 30 min, since --timeout ends 3 launches after 10 min each (about "
+    assert first.startswith(ended)
+    assert " d without it); up to " in first
     assert late.startswith("warning: 3 launches will hardly be done within --timeout, which is 10")
     largest = "the largest being rsa on 32 of dsp-3b"
     assert tight == f"warning: 3 launches will hardly fit into memory, {largest}"
@@ -100,6 +103,33 @@ def test_a_papers_sweep_on_a_laptop_is_warned_of() -> None:
         "warning: 2 launches on 8, 32 ranks, more than 2 cores: ranks wait for each other, and "
         "times say little; --gpus 1,2 leaves them out"
     )
+
+
+def test_what_all_take_is_what_the_launches_take() -> None:
+    """Launches that end at --timeout are told of beside what they would take without it."""
+    cells = [cell("dsp-3b", "rsa")] * 2
+    (found,) = _estimated(cells[:1], LAPTOP)
+    assert found.launch_s is not None
+    whole = units.roughly(estimate.LOAD_S + 2 * found.launch_s)
+    (first, *_), (in_time, *others) = said(cells, limit_s=60.0), said(cells, limit_s=math.inf)
+    assert "about 2.1 min, since --timeout ends 2 launches after 60 s each" in first
+    assert f"each (about {whole} without it); up to" in first
+    assert in_time.startswith(f"estimated: about {whole}; up to ")
+    assert not [line for line in others if "--timeout" in line]
+
+
+def test_counted_memory_takes_the_place_of_the_formulas() -> None:
+    """With what a process takes besides, and without the scatter of estimates."""
+    cells = [cell("dsp-3b", "rsa")]
+    peaks = {cells[0].case.key: 3 * GIB}
+    known = estimates(cells, predictions(cells), LAPTOP)
+    first, *_ = announcement(cells, known, LAPTOP, 600.0, peaks)
+    assert "; up to 6.59 GiB of memory for all ranks, of 8 GiB. Tries took 0.7 to 3 times" in first
+    assert not first.endswith("the memory")
+    before = Foreseen(predictions={}, estimates=known, sentences=[], machines=LAPTOP)
+    assert counted_sentences(before, cells, 600.0, peaks)[0] == first
+    unknown = Foreseen(predictions={}, estimates={}, sentences=["as it was"])
+    assert counted_sentences(unknown, cells, 600.0, peaks) == ["as it was"]
 
 
 def test_ranks_that_share_cores_are_advised_fewer() -> None:
@@ -146,7 +176,8 @@ def test_a_quick_launch_is_estimated_shorter() -> None:
 
 
 def test_a_dry_run_lists_cases_with_launches(tmp_path: Path) -> None:
-    """One line a case, with launches, memory and time; --json has the figures of each launch."""
+    """One line a case, with launches and time; --json has the figures of each launch. Each case
+    has one memory, the counted one."""
     words = ["run", "-w", "earthformer-small", "-s", "dsp,rsa", "-g", "2", "--launches", "7"]
     done = spbench(tmp_path, *words, "--dry-run", torch=True)
     assert (done.code, done.err) == (0, "")
@@ -155,6 +186,11 @@ def test_a_dry_run_lists_cases_with_launches(tmp_path: Path) -> None:
     assert head[:3] == ["strategy", "ranks", "launches"] and head[-2:] == ["a", "launch"]
     assert [line[:3] for line in lines] == [["dsp", "2", "7"], ["rsa", "2", "7"]]
     assert "\nestimated: about " in done.out
+    assert "memory MiB" not in done.out
+    assert done.out.count("peak MiB") == 1
+    assert "the memory" not in done.out
     rows = json.loads(spbench(tmp_path, *words, "--dry-run", "--json", torch=True).out)
     assert len(rows) == 14
-    assert all(row["estimated_launch_s"] > 1 and row["estimated_rank_bytes"] > 1e6 for row in rows)
+    assert all(row["estimated_launch_s"] > 1 for row in rows)
+    assert all(sum(row["peak_bytes"].values()) > 1e6 for row in rows)
+    assert not [name for name in rows[0] if name.endswith("_bytes") and "estimated" in name]

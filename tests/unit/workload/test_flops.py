@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
+from pathlib import Path
+
 import pytest
 import torch
 from torch import Tensor
@@ -19,6 +22,7 @@ from spbench.workload.config_names import names
 from spbench.workload.flops import forward_flops, parameters, step_flops, weight_sets
 from spbench.workload.workload import Workload
 
+ROOT = Path(__file__).parents[3]
 SMALL = [find(name) for name in names() if name.endswith("-small")]
 PAPERS = [find(name) for name in names() if not name.endswith("-small")]
 VERIFY = [find(name, "verify") for name in names("verify")]
@@ -127,6 +131,20 @@ def test_a_mask_leaves_half_of_the_scores() -> None:
     seen = sum(i + 1 for i in range(work.tokens))
     saved = scores * (work.tokens**2 - seen)
     assert forward_flops(without_masks(work)) - forward_flops(work) == saved
+
+
+@pytest.mark.parametrize("length", [1, 2, 7, 4096])
+def test_a_mask_counts_the_mean_number_of_keys_of_a_position(length: int) -> None:
+    """Attention along S positions counts (S + 1) / 2 keys in place of S, as columns.md says."""
+    known = {"axes": {"sequence": length}, "depth": 1, "mode": "train"}
+    work = find("causal", "verify").model_copy(update=known)
+    whole, masked = step_flops(without_masks(work)), step_flops(work)
+    attention = 3 * 4 * work.batch * length**2 * work.attention_width * work.blocks
+    assert whole - masked == attention * (1 - Fraction(length + 1, 2 * length))
+    page = (ROOT / "docs" / "columns.md").read_text(encoding="utf-8")
+    for column in ("tflops_per_rank", "mfu"):
+        (meaning,) = [line for line in page.splitlines() if line.startswith(f"| `{column}` ")]
+        assert "causal mask" in meaning
 
 
 @pytest.mark.parametrize("work", by_name(VERIFY))
