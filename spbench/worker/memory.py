@@ -63,7 +63,7 @@ class LiveStorages(WatchingMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        out = func(*args, **(kwargs or {}))
+        out = self.call(func, args, kwargs)
         for leaf in tree_leaves(out):
             if isinstance(leaf, Tensor):
                 self._see(leaf)
