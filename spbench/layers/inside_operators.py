@@ -9,14 +9,14 @@ as without a mode.
 A kernel that is compiled code is run like that, too, and shows what it calls by torch's
 dispatcher; what it does beside that nobody sees.
 
-Private parts of torch (2.11 to 2.14), in no other file: ``OpOverload.redispatch``, the sets of
-dispatch keys, and which kernels are Python code. Should they change,
-tests/unit/layers/test_inside_operators.py finds it out.
+Private parts of torch (2.11 to 2.14), in no other file: ``OpOverload.redispatch``,
+``_can_decompose``, the sets of dispatch keys, and which kernels are Python code. Should they
+change, tests/unit/layers/test_inside_operators.py finds it out.
 """
 
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager
-from functools import reduce
+from functools import cache, reduce
 from operator import or_
 from typing import Any
 
@@ -28,8 +28,9 @@ from torch.utils._pytree import tree_leaves
 from spbench.comm.torch_collectives import NAMESPACES
 
 KNOWN = {
-    *("aten", "prim", "prims", "rngprims", "profiler", "streams", "inductor"),
-    *("mkl", "mkldnn", "onednn", "quantized", "quantized_decomposed"),
+    *("aten", "prim", "prims", "rngprims", "debugprims", "_native", "profiler", "streams"),
+    *("inductor", "inductor_prims", "mkl", "mkldnn", "mkldnn_prepacked", "onednn", "sparse"),
+    *("quantized", "_quantized", "quantization", "quantized_decomposed"),
     *("spbench", *NAMESPACES),
 }
 """Namespaces of operators that are torch's own or ours: it is known what they do inside."""
@@ -42,6 +43,13 @@ OF_ANY_DEVICE = "CompositeExplicitAutograd"
 def is_foreign(func: Any) -> bool:
     """Whether a package has added the operator to torch."""
     return isinstance(func, OpOverload) and func.namespace not in KNOWN
+
+
+@cache
+def is_composite(func: Any) -> bool:
+    """Whether an operation of torch is made of others: attention chooses a kernel, a linear layer
+    is a product and a sum."""
+    return isinstance(func, OpOverload) and func._can_decompose()
 
 
 def call_inside(

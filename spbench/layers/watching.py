@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spbench.comm.compiler import never_compiled
-from spbench.layers.inside_operators import call_inside, is_foreign
+from spbench.layers.inside_operators import call_inside, is_composite, is_foreign
 
 aten = torch.ops.aten
 AS_ON: ContextVar[str] = ContextVar("AS_ON", default="cuda")
@@ -44,6 +44,8 @@ class WatchingMode(TorchDispatchMode):
     """
 
     supports_higher_order_operators = True
+    _depth = 0
+    """How many operators that packages have added the next operation is inside."""
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)
@@ -65,8 +67,20 @@ class WatchingMode(TorchDispatchMode):
         """What ``__torch_dispatch__`` is to return. An operator that a package has added to torch
         runs in this mode, which sees what is inside."""
         if is_foreign(func):
-            return call_inside(func, self, args, kwargs or {})
+            self._depth += 1
+            try:
+                return call_inside(func, self, args, kwargs or {})
+            finally:
+                self._depth -= 1
+        if self.is_to_be_parted(func):
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
         return func(*args, **kwargs) if kwargs else func(*args)
+
+    def is_to_be_parted(self, func: Any) -> bool:
+        """Whether an operation is made of others, which this mode is to see in its place. Autograd
+        takes such operations apart; inside an operator it is over."""
+        return self._depth > 0 and is_composite(func)
 
 
 @final

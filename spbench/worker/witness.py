@@ -53,7 +53,9 @@ class Witness(WatchingMode):
     ) -> Any:
         if is_foreign(func):
             return self._foreign(func, args, kwargs or {})
-        out = func(*args, **kwargs) if kwargs else func(*args)
+        out = self.call(func, args, kwargs)
+        if self.is_to_be_parted(func):
+            return out
         known = self._known.get(func)
         if known is None:
             known = self._known[func] = _kind(func)
