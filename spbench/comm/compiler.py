@@ -6,26 +6,23 @@ to compile either. ``torch.compiler.disable`` says so, but loads the compiler, w
 of each rank's time: what it sets is set here in its place.
 
 Private parts of torch (2.11 to 2.14), in no other file: ``set_code_exec_strategy``,
-``_torchdynamo_disable``, the counters of ``torch._dynamo``, ``_orig_mod`` in the names of a
-compiled module's weights, the name of a compiled region in a profile. Should they change,
-tests/unit/comm/test_compiler.py finds it out.
+``_torchdynamo_disable``, the list of compiled codes, and ``_orig_mod`` in the names of a compiled
+module's weights. Should they change, tests/unit/comm/test_compiler.py finds it out.
 """
 
 import sys
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any, TypeVar
+from types import CodeType, FrameType
+from typing import Any, Protocol, TypeVar, cast
 
 import torch
 from torch import nn
 from torch._C._dynamo.eval_frame import _FrameAction, _FrameExecStrategy, set_code_exec_strategy
-from torch.autograd.profiler import profile
 
 Function = TypeVar("Function", bound=Callable[..., Any])
 NEVER = _FrameExecStrategy(_FrameAction.SKIP, _FrameAction.SKIP)
 """For a frame, and for all that is called from it."""
-REGION = "Torch-Compiled Region"
-"""What the name of a compiled graph in a profile begins with."""
 ORIGINAL = "_orig_mod."
 """What ``torch.compile`` puts before the names in a module: 0._orig_mod.weight."""
 
@@ -59,21 +56,38 @@ def graphs_run() -> Iterator[GraphCount]:
     """Counts the graphs of ``torch.compile`` that this thread runs inside: a function that is
     compiled in three parts is three each time. A graph's backward is not counted again.
 
-    By torch's profiler, so not for timed steps. Where nothing was ever compiled it is not started.
+    Python tells of each call of a function, so not for timed steps. Where nothing was compiled it
+    is not asked. (torch's profiler, which tells of graphs, too, cannot end in two threads at once.)
     """
     count = GraphCount()
-    if not _has_compiled():
+    codes = _compiled_codes()
+    if codes is None or not codes.seen:
         yield count
         return
-    with profile(use_kineto=False) as seen:
+
+    def look(frame: FrameType, event: str, _: object) -> None:
+        if event == "call" and frame.f_code in codes:
+            count.graphs += 1
+
+    before = sys.getprofile()
+    sys.setprofile(look)
+    try:
         yield count
-    count.graphs = sum(event.name.startswith(REGION) for event in seen.function_events)
+    finally:
+        sys.setprofile(before)
 
 
-def _has_compiled() -> bool:
-    """Whether this process has compiled a graph."""
-    dynamo = sys.modules.get("torch._dynamo")
-    return dynamo is not None and bool(dynamo.utils.counters["stats"]["unique_graphs"])
+class Codes(Protocol):
+    """Functions as the compiler has written them anew, each to call one graph."""
+
+    seen: Sequence[object]
+
+    def __contains__(self, code: CodeType) -> bool: ...
+
+
+def _compiled_codes() -> Codes | None:
+    dynamo: Any = sys.modules.get("torch._dynamo.convert_frame")
+    return None if dynamo is None else cast(Codes, dynamo.output_codes)
 
 
 def plain_name(name: str) -> str:
