@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 from torch.library import Library, custom_op
 
+from spbench.layers import inside_operators
 from spbench.layers.inside_operators import is_foreign, is_python
 from spbench.layers.watching import KernelsSeen, WatchingMode
 from spbench.worker.memory import LiveStorages
@@ -180,17 +181,19 @@ def test_an_operator_without_tensors_runs_as_it_is() -> None:
     assert seen.names == ["made"]
 
 
-def test_compiled_code_is_not_taken_for_python() -> None:
-    """One of torch's own, of a namespace that no package has."""
-    x = torch.ones(2)
-    operator = torch.ops._test.leaky_relu.default
+def test_compiled_code_is_not_taken_for_python(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Here one of torch's stands for a package's: it runs as it does without a mode."""
+    monkeypatch.setattr(inside_operators, "KNOWN", inside_operators.KNOWN - {"quantization"})
+    x = torch.ones(2, 4)
+    operator = torch.ops.quantization._FloatToBfloat16Quantized.default
     assert is_foreign(operator)
     assert not is_python(operator, (x,), {})
     assert is_python(torch.ops.seen.doubled_sine.default, (x,), {})
     assert not any(map(is_foreign, (torch.ops.aten.sin.default, torch.ops.c10d.send.default)))
     with Operations() as seen:
-        operator(x, 0.5)
-    assert seen.names == ["leaky_relu"]
+        out = operator(x)
+    assert torch.equal(out, operator(x))
+    assert seen.names[0] == "_FloatToBfloat16Quantized"
 
 
 def test_instruments_see_what_is_inside() -> None:
