@@ -15,7 +15,7 @@ from torch.utils._pytree import tree_leaves
 from spbench.workload.traffic import all_reduce_bytes
 
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "_dtensor")
-"""Of torch's operations that move tensors between ranks."""
+"""Namespaces of torch's operations that move tensors between ranks."""
 MOVE_NOTHING = ("wait_tensor", "mesh_get_process_group", "check_for_nan", "_wrap_tensor_autograd")
 """Operations in them that move nothing."""
 Arguments = Mapping[str, Any]
