@@ -60,7 +60,8 @@ def faults(
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(PLUGINS))
         patch.setattr(local, "AgentProcess", shared_agent)
-        names = ["raises", "lies", "by-own-operator", "by-torchs-operator", "dsp"]
+        own = ["by-own-operator", "by-torchs-operator", "outside-torch"]
+        names = ["raises", "lies", *own, "dsp"]
         request = Request(
             combinations=every(find("axes-2d", "verify"), names, [2]), device="cpu", budget=QUICK
         )
@@ -78,6 +79,7 @@ def faults(
         ("lies", "wrong_result", "differs from one device"),
         ("by-own-operator", "wrong_result", OWN_OPERATOR),
         ("by-torchs-operator", "wrong_result", TORCHS_OPERATOR),
+        ("outside-torch", "ok", ""),
         ("dsp", "ok", ""),
     ],
 )
@@ -88,6 +90,14 @@ def test_faults_become_rows(
     record = faults[strategy]
     assert (record.status, reason in record.reason) == (status, True), record.reason
     assert (record.step_ms is not None) == (status == "ok")
+
+
+def test_what_is_not_seen_stands_in_the_row(faults: dict[str, Record]) -> None:
+    """Operators of compiled or of other code than torch's; and how many graphs ran: none."""
+    unseen = {strategy: record.unseen_operators for strategy, record in faults.items()}
+    assert unseen["outside-torch"] == "plug_in::outside_torch (4 calls)"
+    assert unseen["dsp"] == ""
+    assert (faults["dsp"].compiled, faults["lies"].compiled) == (0, None)
 
 
 BY_DAY = ("dsp", pytest.param("dsp,megatron-sp", marks=pytest.mark.long))

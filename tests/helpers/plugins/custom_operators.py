@@ -1,6 +1,6 @@
-"""Strategies from outside that gather keys and values by operators of their own, or of torch's.
+"""Strategies from outside with operators of their own, or of torch's.
 
-Results are right, and comm/ is handed nothing; what they predict is nothing.
+Those that gather keys and values by one hand comm/ nothing, and predict nothing; results are right.
 """
 
 from __future__ import annotations
@@ -16,6 +16,7 @@ from torch import Tensor
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
 from spbench.strategies.fixed_axis import FixedAxis
+from spbench.strategies.ulysses import Ulysses
 from spbench.workload.block import Sublayer
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Traffic
@@ -28,6 +29,15 @@ def whole(x: Tensor, dim: int, ranks: int) -> Tensor:
     parts = [torch.empty_like(x) for _ in range(ranks)]
     dist.all_gather(parts, x.contiguous())
     return torch.cat(parts, dim)
+
+
+@torch.library.custom_op("plug_in::outside_torch", mutates_args=())
+def outside_torch(x: Tensor) -> Tensor:
+    """The same numbers."""
+    return torch.from_numpy(x.numpy().copy())
+
+
+outside_torch.register_autograd(lambda ctx, grad: grad)
 
 
 def _keep(ctx: Any, inputs: Any, output: Any) -> None:
@@ -82,3 +92,12 @@ class ByTorchsOperator(Gathers):
 
         group: Any = comm.transport.group  # type: ignore[attr-defined]
         return _context_parallel.flex_cp_allgather(k, v, dim, group.group_name)
+
+
+class OutsideTorch(Ulysses):
+    """What it does to queries, nobody can look into."""
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
+    ) -> Tensor:
+        return super().attend(outside_torch(q), k, v, scores, shard, comm)
