@@ -172,4 +172,15 @@ MEANINGS: Final = {
         "10^9 operations a second of one fixed product on a rank, between blocks of steps, the "
         "median rank's: how fast the processor was. Blank on GPUs."
     ),
+    "compiled": (
+        "Graphs of `torch.compile` that a rank runs in a step, as counted in the step behind the "
+        "timed ones: a function compiled in three parts is three each time it is called. 0: the "
+        "timed steps ran eagerly. Where it is more, `peak_allocated_bytes` is blank on a CPU: "
+        "nothing tells what compiled code allocates there."
+    ),
+    "unseen_operators": (
+        "Operators that packages have added to torch as compiled code, or that call code outside "
+        "torch, and how often a step calls each. What they send themselves, nobody counts: "
+        "`benchmarks/wire.py` holds counted bytes against those on the wire. Blank: there are none."
+    ),
 }

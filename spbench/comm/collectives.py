@@ -12,6 +12,8 @@ by the same line of code.
 A tensor here is this rank's part of a whole tensor, cut along ``shard.dim`` into
 ``shard.sizes``. A collective over one rank returns what it is given, and copies nothing.
 
+Code that ``torch.compile`` compiles may call them: they run as they are, between two graphs of it.
+
 A message has the dim that is whole on one side first. A tensor with that dim outermost in memory is
 sent, or received, where it lies: so does all that a collective gives.
 """
@@ -23,6 +25,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from spbench.comm.compiler import never_compiled
 from spbench.comm.packing import Cut
 from spbench.comm.resharding import make_cut, make_whole, memory_order, resized
 from spbench.comm.transport import DONE, Handle, Transport
@@ -39,6 +42,7 @@ class Pending:
     def __init__(self, handle: Handle, tensor: Tensor) -> None:
         self._handle, self._tensor = handle, tensor
 
+    @never_compiled
     def wait(self) -> Tensor:
         self._handle.wait()
         return self._tensor
@@ -77,6 +81,7 @@ class Collectives:
             whole = parts[0] if len(parts) == 1 else torch.cat(parts, cut.dim)
         return whole
 
+    @never_compiled
     def switch(
         self,
         *xs: Tensor,
@@ -106,14 +111,17 @@ class Collectives:
             xs,
         )
 
+    @never_compiled
     def all_gather(self, x: Tensor, shard: Shard) -> Tensor:
         """Sharded -> whole, in rank order, on every rank. Backward: a reduce-scatter."""
         return self._waited(self.start_all_gather, self.start_reduce_scatter, x, shard)
 
+    @never_compiled
     def reduce_scatter(self, x: Tensor, shard: Shard) -> Tensor:
         """Partial sums of the whole -> their total, sharded. Backward: an all-gather."""
         return self._waited(self.start_reduce_scatter, self.start_all_gather, x, shard)
 
+    @never_compiled
     def all_reduce(self, x: Tensor) -> Tensor:
         """Partial sums -> their total on every rank. Backward: an all-reduce."""
         (total,) = self._differentiable(self._total, self._total, [x])
@@ -136,10 +144,12 @@ class Collectives:
         """``there`` moves ``xs``, and ``back`` their gradients; over one rank nothing moves."""
         return tuple(xs) if self.size == 1 else _Differentiable.apply(there, back, *xs)
 
+    @never_compiled
     def all_reduce_(self, x: Tensor) -> Handle:
         """``x`` becomes the sum over the ranks, in place, once waited for. No backward."""
         return DONE if self.size == 1 else self.transport.all_reduce(x)
 
+    @never_compiled
     def ring(self, x: Tensor, shard: Shard) -> Tensor:
         """Sharded -> whole, in rank order: blocks pass from rank to rank. No backward.
 
@@ -153,11 +163,13 @@ class Collectives:
             self.transport.shift(blocks[(owner - 1) % self.size], blocks[owner % self.size]).wait()
         return whole.movedim(0, shard.dim)
 
+    @never_compiled
     def start_shift(self, x: Tensor, length: int) -> Pending:
         """A contiguous ``x`` goes to the next rank; what comes is ``length`` long. No backward."""
         coming = self.transport.empty(x, resized(x.shape, 0, length))
         return Pending(self.transport.shift(coming, x), coming)
 
+    @never_compiled
     def start_all_gather(self, x: Tensor, shard: Shard) -> Pending:
         """An all-gather to be waited for later. No backward."""
         if self.size == 1:
@@ -167,6 +179,7 @@ class Collectives:
         handle = self.transport.all_gather(Cut(whole, 0, shard), mine)
         return Pending(handle, whole.movedim(0, shard.dim))
 
+    @never_compiled
     def start_reduce_scatter(self, x: Tensor, shard: Shard) -> Pending:
         """A reduce-scatter to be waited for later. No backward."""
         if self.size == 1:

@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.compiler import never_compiled
 from spbench.comm.nccl_gloo import GlooTransport, NcclTransport
 from spbench.comm.transport import Transport
 from spbench.text import counted
@@ -58,6 +59,7 @@ class SequenceGroup:
         """
         return self._comm.take(x, self._whole(x, dim, "shard"))
 
+    @never_compiled
     def switch(self, x: Tensor, before: int, after: int) -> Tensor:
         """Dim ``before``, along which ``x`` is cut, becomes whole, and ``after`` is cut.
 
@@ -69,6 +71,7 @@ class SequenceGroup:
         (moved,) = self._comm.switch(x, before=cut, after=self._whole(x, after, "switch"))
         return moved
 
+    @never_compiled
     def gather(self, x: Tensor, dim: int) -> Tensor:
         """The whole tensor on every rank, from their parts along ``dim``.
 

@@ -15,6 +15,7 @@ from typing import Protocol, Self, final
 
 from torch import Tensor
 
+from spbench.comm.compiler import never_compiled
 from spbench.comm.packing import Cut, Cuts
 from spbench.results.heartbeat import Heartbeat
 from spbench.workload.mesh import ALL, Groups
@@ -89,26 +90,31 @@ class Transport(ABC):
         """An unset tensor to receive into."""
         return like.new_empty(shape)
 
+    @never_compiled
     def all_to_all(self, received: Cuts, sent: Cuts) -> Handle:
         """Part r of each of ``sent`` goes to rank r; that of ``received`` comes from it."""
         self._count("all_to_all", sum(cut.others_bytes(self.rank) for cut in sent))
         return self._move(self._all_to_all, received, sent)
 
+    @never_compiled
     def all_gather(self, received: Cut, sent: Tensor) -> Handle:
         """``sent`` goes to every rank; part r of ``received`` comes from rank r."""
         self._count("all_gather", (self.size - 1) * sent.nbytes)
         return self._move(self._all_gather, received, sent)
 
+    @never_compiled
     def reduce_scatter(self, received: Tensor, sent: Cut) -> Handle:
         """``received`` becomes the sum, over the ranks, of this rank's part of their ``sent``."""
         self._count("reduce_scatter", sent.others_bytes(self.rank))
         return self._move(self._reduce_scatter, received, sent)
 
+    @never_compiled
     def all_reduce(self, x: Tensor) -> Handle:
         """``x`` becomes the sum over the ranks, in place."""
         self._count("all_reduce", all_reduce_bytes(x.nbytes, self.size))
         return self._move(self._all_reduce, x)
 
+    @never_compiled
     def shift(self, received: Tensor, sent: Tensor) -> Handle:
         """``sent`` goes to the next rank; ``received`` comes from the previous one."""
         self._count("p2p", sent.nbytes)

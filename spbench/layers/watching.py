@@ -13,6 +13,9 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from spbench.comm.compiler import never_compiled
+from spbench.layers.inside_operators import call_inside, is_composite, is_foreign
+
 aten = torch.ops.aten
 AS_ON: ContextVar[str] = ContextVar("AS_ON", default="cuda")
 """The device whose operations a dry run goes through."""
@@ -34,12 +37,50 @@ or our own."""
 
 
 class WatchingMode(TorchDispatchMode):
-    """Sees every operation that runs inside. Not for timed steps."""
+    """Sees every operation that runs inside. Not for timed steps.
+
+    Of code that ``torch.compile`` has compiled it sees what the graph calls by torch's dispatcher:
+    collectives and attention, and nothing that the compiler has fused.
+    """
+
+    supports_higher_order_operators = True
+    _depth = 0
+    """How many operators that packages have added the next operation is inside."""
+
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        if "__torch_dispatch__" in cls.__dict__:
+            never_compiled(cls.__torch_dispatch__)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
         """torch would load its compiler to keep it out of here, in a second of each rank's time."""
         return False
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        """Under another mode torch compiles nothing, and never again what was called there once:
+        the timed steps would not be the compiled ones."""
+        return True
+
+    def call(self, func: Any, args: Any, kwargs: dict[str, Any] | None) -> Any:
+        """What ``__torch_dispatch__`` is to return. An operator that a package has added to torch
+        runs in this mode, which sees what is inside."""
+        if is_foreign(func):
+            self._depth += 1
+            try:
+                return call_inside(func, self, args, kwargs or {})
+            finally:
+                self._depth -= 1
+        if self.is_to_be_parted(func):
+            with self:
+                return func.decompose(*args, **(kwargs or {}))
+        return func(*args, **kwargs) if kwargs else func(*args)
+
+    def is_to_be_parted(self, func: Any) -> bool:
+        """Whether an operation is made of others, which this mode is to see in its place. Autograd
+        takes such operations apart; inside an operator it is over."""
+        return self._depth > 0 and is_composite(func)
 
 
 @final
@@ -54,7 +95,7 @@ class KernelsSeen(WatchingMode):
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         self._seen.add(getattr(func, "__name__", "").partition(".")[0])
-        return func(*args, **(kwargs or {}))
+        return self.call(func, args, kwargs)
 
     @property
     def names(self) -> list[str]:

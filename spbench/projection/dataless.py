@@ -69,7 +69,10 @@ class TooManyOperationsError(Failure):
 
 
 class Dataless(WatchingMode):
-    """Runs operations on META."""
+    """Runs operations on META. Of code that ``torch.compile`` would compile, too, each operation:
+    no compiler has kernels for META."""
+
+    supports_higher_order_operators = False
 
     def __init__(self, device: Device, known: dict[Signature, Known] | None = None) -> None:
         """``device``: whose kernels' results lie in memory as here. ``known``: what such runs on
@@ -81,6 +84,10 @@ class Dataless(WatchingMode):
         self.phase: Phase = "forward"
         self.is_on = False
         """Whether what runs is counted."""
+
+    @classmethod
+    def ignore_compile_internals(cls) -> bool:
+        return False
 
     @contextmanager
     def recording(self) -> Iterator[None]:

@@ -119,6 +119,8 @@ class Screen:
             self._say(f"  noisy: {record.noisy}")
         if record.compute_note:
             self._say(f"  exposed time is not known: {record.compute_note}")
+        if record.unseen_operators:
+            self._say(f"  nothing looks into: {record.unseen_operators}; see benchmarks/wire.py")
         if self.verbose and record.launch_s is not None:
             self._say(f"  {in_seconds(record, phases_s or {})}")
 

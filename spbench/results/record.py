@@ -130,6 +130,8 @@ class Record:
     exposed_gb_per_s: float | None = None
     slower_share: float | None = None
     cpu_gflop_per_s: float | None = None
+    compiled: int | None = None
+    unseen_operators: str = ""
 
     @property
     def effort_label(self) -> str:

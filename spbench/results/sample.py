@@ -86,6 +86,10 @@ class Sample(BaseModel, frozen=True):
     """NUMA nodes on which the rank of a GPU may run, as numa0; any: all of several nodes."""
     attention_kernel: str = ""
     """Kernels that served torch's attention, as "cudnn+flash"; blank: there was none."""
+    compiled: int | None = None
+    """Compiled graphs that ran in the step behind the timed ones."""
+    unseen_operators: str = ""
+    """Operators in the first step that nothing can look into, and how often each was called."""
     optimizer_bytes: int | None = None
     """Bytes that the optimizer keeps from step to step; None: there is no optimizer."""
     repeat_error: float | None = None

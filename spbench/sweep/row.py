@@ -23,7 +23,7 @@ LARGEST = (
     *ERRORS,
     *DISTANCES,
     *("warmup", "peak_allocated_bytes", "peak_reserved_bytes", "device_used_bytes"),
-    *("host_rss_bytes", "optimizer_bytes"),
+    *("host_rss_bytes", "optimizer_bytes", "compiled"),
 )
 """Columns that hold the largest value of any rank."""
 HOST_BOUND = 0.97
@@ -82,6 +82,8 @@ def measured(case: Case, samples: Sequence[Sample], peak_tflops: float | None) -
     columns = largest_columns(LARGEST, samples) | counted_columns(samples)
     columns |= {"stopped_by": samples[0].stopped_by, "steps_s": samples[0].steps_s}
     columns["attention_kernel"] = _kernels(samples)
+    unseen = dict.fromkeys(s.unseen_operators for s in samples if s.unseen_operators)
+    columns["unseen_operators"] = "; ".join(unseen)  # one list, unless ranks differ in it
     steady = [sample.steady for sample in samples if sample.steady is not None]
     columns["steady"] = "" if not steady else "yes" if all(steady) else "no"
     numa = [sample.numa for sample in samples]

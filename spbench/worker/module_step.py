@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.compiler import plain_name
 from spbench.comm.transport import Transport, Transports
 from spbench.results.agreement import Difference
 from spbench.worker.comparison import Named
@@ -47,7 +48,7 @@ class RankStep:
 def step_of_one_device(plain: nn.Module, inputs: Sequence[Tensor], seed: int) -> Named:
     """The whole output, and the gradients of inputs and weights by name. Leaves ``.grad`` alone."""
     leaves = _leaves(inputs)
-    out = _tensor(plain(*leaves))
+    out = tensor_of(plain(*leaves))
     wanted = _wanted(plain, leaves)
     gradients: Sequence[Tensor | None] = ()
     if wanted:
@@ -65,7 +66,7 @@ def step_of_this_rank(
     parallel.zero_grad(set_to_none=True)
     transport.reset()
     with Witness(Transports(strategy=transport, gradients=transport)) as witness:
-        out = _tensor(parallel(*leaves))
+        out = tensor_of(parallel(*leaves))
         cuts = _agreed_cut(out, whole, comm)
         seeded = _cotangent(whole, seed)
         part = comm.take(seeded, cuts[0]) if cuts else seeded / comm.size
@@ -107,8 +108,8 @@ def _leaves(inputs: Sequence[Tensor]) -> list[Tensor]:
 def _wanted(module: nn.Module, leaves: Sequence[Tensor]) -> Named:
     """The tensors whose gradients are compared: the inputs first, then the weights."""
     which = {f"gradient of input {i}": x for i, x in enumerate(leaves) if x.requires_grad}
-    weights = {f"gradient of {n}": p for n, p in module.named_parameters() if p.requires_grad}
-    return which | weights
+    weights = [(plain_name(n), p) for n, p in module.named_parameters() if p.requires_grad]
+    return which | {f"gradient of {name}": p for name, p in weights}
 
 
 def _filled(wanted: Named, gradients: Sequence[Tensor | None]) -> Named:
@@ -117,7 +118,8 @@ def _filled(wanted: Named, gradients: Sequence[Tensor | None]) -> Named:
     return {name: torch.zeros_like(x) if g is None else g.detach() for (name, x), g in pairs}
 
 
-def _tensor(out: object) -> Tensor:
+def tensor_of(out: object) -> Tensor:
+    """What a module gave. Raises TypeError where it is no tensor."""
     if isinstance(out, Tensor):
         return out
     raise TypeError(f"a module that gives a {type(out).__name__} cannot be compared: give a tensor")

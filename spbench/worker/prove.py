@@ -15,17 +15,13 @@ import torch
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.compiler import load_weights_of
 from spbench.comm.sequence_group import SequenceGroup
 from spbench.results.agreement import Difference
 from spbench.text import counted
-from spbench.worker.comparison import Comparison, Named, relative_error
-from spbench.worker.module_step import (
-    ProofError,
-    gathered,
-    step_of_one_device,
-    step_of_this_rank,
-    uncounted,
-)
+from spbench.worker.comparison import Comparison, Named
+from spbench.worker.module_step import ProofError, gathered, step_of_one_device, step_of_this_rank
+from spbench.worker.proof_hints import hint_on_gradient, hint_on_output
 from spbench.worker.reference import FINER
 from spbench.workload.sent_counts import by_phase
 from spbench.workload.traffic import PHASES
@@ -113,7 +109,7 @@ def prove(
     the group had counted is counted anew.
     """
     comm = Collectives(group.transport)
-    parallel.load_state_dict(plain.state_dict())
+    load_weights_of(plain, parallel)
     _must_be_alike(plain, inputs, comm)
     own = step_of_one_device(plain, inputs, seed)
     dtype = str(own["output"].dtype).removeprefix("torch.")
@@ -127,7 +123,11 @@ def prove(
     differences, ranks = _largest(comparison, mine.tensors, comm)
     worst = blamed(differences)
     if not worst.excess <= 1:
-        hint = _hint(worst, mine.tensors[worst.name], exact[worst.name], comm)
+        if worst.name == "output":
+            outputs = own["output"], mine.tensors["output"]
+            hint = hint_on_output((plain, parallel), outputs, inputs, worst.tolerance, comm)
+        else:
+            hint = hint_on_gradient(worst, mine.tensors[worst.name], exact[worst.name], comm)
         raise ProofError(in_words(differences, ranks[differences.index(worst)], hint), differences)
     sent = gathered([*map(float, by_phase(mine.sent).values())], comm, own["output"].device)
     most = (round(max(column)) for column in zip(*sent, strict=True))
@@ -174,18 +174,3 @@ def _largest(
         ranks.append(max(range(comm.size), key=lambda rank: of_ranks[rank].excess))
         worst.append(of_ranks[ranks[-1]])
     return worst, ranks
-
-
-def _hint(worst: Difference, got: Tensor, wanted: Tensor, comm: Collectives) -> str:
-    """A likely cause; blank if none shows. Every rank calls it."""
-    if worst.name == "output":
-        return "Is a dim attended while it is cut, or a switch forgotten?"
-    with uncounted(comm.transport):
-        total = comm.all_reduce(got)
-    if relative_error(got * comm.size, wanted, wanted) <= worst.tolerance:
-        return f"It is 1 / {comm.size} of one device's: averaged over the ranks, not summed"
-    if relative_error(got / comm.size, wanted, wanted) <= worst.tolerance:
-        return f"It is {comm.size} times one device's: summed twice, or a loss of all on each rank"
-    if relative_error(total, wanted, wanted) <= worst.tolerance:
-        return "Its sum over the ranks is right: SequenceGroup.sum_gradients is to sum it"
-    return ""

@@ -22,6 +22,7 @@ from typing import Any, final
 import torch
 from torch import Tensor
 
+from spbench.comm.compiler import graphs_run
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.model.inputs import Inputs
 from spbench.results.agreement import TOLERANCE, Difference, Fingerprint, farthest, noise_floor
@@ -30,7 +31,7 @@ from spbench.worker.fingerprint import fingerprint
 from spbench.worker.observer import Observer
 from spbench.worker.reference import Reference
 from spbench.worker.step import Step
-from spbench.worker.witness import Witness, why_silent_differs
+from spbench.worker.witness import Witness, counted_calls, why_silent_differs
 
 ESTIMATE = 2.0
 """How much further a fingerprint may be than the gate's error, of which it is an estimate."""
@@ -96,6 +97,7 @@ class StepProof:
         with Witness(self._step.transports) as witness:
             self._run(step)
         self._written_bytes = witness.written_bytes
+        self._fields |= {"unseen_operators": counted_calls(witness.unseen)}
         self._note(witness.why_wrong())
         if self._is_share:
             self._output = None  # what other ranks would have sent is random
@@ -137,8 +139,9 @@ class StepProof:
         """Runs one more step as the timed ones were. Fields of the rank's Sample."""
         if not self._is_share:
             self._group.barrier()
-            with Witness(self._step.transports) as witness:
+            with graphs_run() as compiled, Witness(self._step.transports) as witness:
                 self._run(step)
+            self._fields |= {"compiled": compiled.graphs}
             self._note(witness.why_wrong())
             last = self._fingerprint()
             dtype = self._step.workload.dtype

@@ -5,17 +5,20 @@ bytes that operations wrote, by copying or by arithmetic that comes to the same.
 """
 
 from collections import Counter
+from collections.abc import Mapping
+from fractions import Fraction
 from typing import Any, final
 
 from torch import Tensor
+from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
+from spbench.comm.torch_collectives import collective_named, sent_bytes
 from spbench.comm.transport import Transports
+from spbench.layers.inside_operators import is_foreign, is_python
 from spbench.layers.watching import WatchingMode
 from spbench.text import counted
 
-COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem")
-"""Namespaces of torch's operations that move tensors between ranks."""
 WRITE_NOTHING = ("empty", "zeros", "_unsafe_view")
 """Parts of the names of operations whose results are no views and yet hold nothing computed."""
 STAND_IN = 3.0
@@ -27,44 +30,92 @@ NUMBERS_BYTES = 64
 
 @final
 class Witness(WatchingMode):
-    """Sees every operation of one step."""
+    """Sees every operation of one step, also in operators that a package has added to torch."""
 
     def __init__(self, transports: Transports) -> None:
         super().__init__()
         self._transports = (transports.strategy, transports.gradients)
         self.bypassing: Counter[str] = Counter()
-        """Calls by operation of collectives that ``comm/`` did not count."""
+        """Calls of collectives that ``comm/`` did not count, by operation and what it is inside."""
+        self.bypassing_bytes: int | Fraction | None = 0
+        """What they sent; None where it is not known of one of them."""
+        self.unseen: Counter[str] = Counter()
+        """Calls of operators that nothing can look into, by operator."""
         self.written_bytes = 0
+        self._noticed = 0
+        """Operations so far that move or write something."""
+        self._inside: list[str] = []
+        """Operators that packages have added, inside which the next one is, outermost first."""
         self._known: dict[Any, tuple[str, bool]] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        out = func(*args, **kwargs) if kwargs else func(*args)
+        if is_foreign(func):
+            return self._foreign(func, args, kwargs or {})
+        out = self.call(func, args, kwargs)
+        if self.is_to_be_parted(func):
+            return out
         known = self._known.get(func)
         if known is None:
             known = self._known[func] = _kind(func)
         collective, writes = known
-        if collective and not any(each.is_moving for each in self._transports):
-            self.bypassing[collective] += 1
+        if collective:
+            self._noticed += 1
+            if not any(each.is_moving for each in self._transports):
+                self._pass_by(collective, sent_bytes(func, args, kwargs or {}))
         if writes:
-            leaves = (out,) if isinstance(out, Tensor) else tree_leaves(out)
-            self.written_bytes += sum(x.nbytes for x in leaves if isinstance(x, Tensor))
+            self._write(out)
         return out
+
+    def _foreign(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        """An operator whose kernel runs in this mode. Of one in which nothing is noticed the result
+        counts as written; neither it nor compiled code has been looked into."""
+        before = self._noticed
+        self._inside.append(func.name())
+        try:
+            out = self.call(func, args, kwargs)
+        finally:
+            self._inside.pop()
+        is_blank = self._noticed == before
+        if is_blank:
+            self._write(out)
+        if is_blank or not is_python(func, args, kwargs):
+            self.unseen[func.name()] += 1
+        return out
+
+    def _write(self, out: Any) -> None:
+        leaves = (out,) if isinstance(out, Tensor) else tree_leaves(out)
+        self.written_bytes += sum(x.nbytes for x in leaves if isinstance(x, Tensor))
+        self._noticed += 1
+
+    def _pass_by(self, collective: str, sent: int | Fraction | None) -> None:
+        self.bypassing[" inside ".join([collective, *reversed(self._inside)])] += 1
+        before = self.bypassing_bytes
+        self.bypassing_bytes = None if sent is None or before is None else before + sent
 
     def why_wrong(self) -> str | None:
         """A sentence that names what passed ``comm/`` by; None if nothing did."""
         if not self.bypassing:
             return None
-        calls = ", ".join(f"{name} ({counted(n, 'call')})" for name, n in self.bypassing.items())
-        return f"a collective that comm/ does not count: {calls}"
+        calls = counted_calls(self.bypassing)
+        sent = self.bypassing_bytes
+        how_much = "" if sent is None else f", which sent {round(sent):,} bytes"
+        return f"a collective that comm/ does not count: {calls}{how_much}"
+
+
+def counted_calls(by_operation: Mapping[str, int]) -> str:
+    """Operations and how often each was called: mine::gather (4 calls)."""
+    return ", ".join(f"{name} ({counted(n, 'call')})" for name, n in by_operation.items())
 
 
 def _kind(func: Any) -> tuple[str, bool]:
     """The name of an operation that is a collective, else blank, and whether it writes."""
+    if not isinstance(func, OpOverload):  # one of torch's higher order, as attention by a function
+        return "", True
     namespace, name, *_ = str(func).split(".")
-    if namespace in COLLECTIVES:
-        return f"{namespace}::{name}", False
+    if collective := collective_named(namespace, name):
+        return collective, False
     return "", not func.is_view and not any(part in name for part in WRITE_NOTHING)
 
 

@@ -32,6 +32,18 @@ from spbench.workload.catalogue import find
 from spbench.workload.traffic import OPS
 
 WORK = find("axes-2d", "verify")
+GATHERED = WORK.depth * 2 * WORK.key_bytes // 2
+"""Bytes that each of 2 ranks sends forward, or backward: its half of K and of V in the attention
+along the sharded axis, of which each block has one."""
+OWN_OPERATOR = (
+    "a collective that comm/ does not count: c10d::allgather_ inside plug_in::whole (4 calls), "
+    f"c10d::allreduce_ (4 calls), which sent {GATHERED + 2 * GATHERED:,} bytes"
+)
+TORCHS_OPERATOR = (
+    "_c10d_functional::all_gather_into_tensor inside cplib::flex_cp_allgather (4 calls), "
+    "_c10d_functional::reduce_scatter_tensor inside cplib::flex_cp_allgather_backward (4 calls), "
+    f"which sent {2 * GATHERED:,} bytes"
+)
 NO_SILENT = QUICK.model_copy(update={"silent": False})
 
 
@@ -48,7 +60,8 @@ def faults(
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(str(PLUGINS))
         patch.setattr(local, "AgentProcess", shared_agent)
-        names = ["raises", "lies", "dsp"]
+        own = ["by-own-operator", "by-torchs-operator", "outside-torch"]
+        names = ["raises", "lies", *own, "dsp"]
         request = Request(
             combinations=every(find("axes-2d", "verify"), names, [2]), device="cpu", budget=QUICK
         )
@@ -64,6 +77,9 @@ def faults(
     [
         ("raises", "crash", "rank 1: ZeroDivisionError: a fault of rank 1"),
         ("lies", "wrong_result", "differs from one device"),
+        ("by-own-operator", "wrong_result", OWN_OPERATOR),
+        ("by-torchs-operator", "wrong_result", TORCHS_OPERATOR),
+        ("outside-torch", "ok", ""),
         ("dsp", "ok", ""),
     ],
 )
@@ -74,6 +90,14 @@ def test_faults_become_rows(
     record = faults[strategy]
     assert (record.status, reason in record.reason) == (status, True), record.reason
     assert (record.step_ms is not None) == (status == "ok")
+
+
+def test_what_is_not_seen_stands_in_the_row(faults: dict[str, Record]) -> None:
+    """Operators of compiled or of other code than torch's; and how many graphs ran: none."""
+    unseen = {strategy: record.unseen_operators for strategy, record in faults.items()}
+    assert unseen["outside-torch"] == "plug_in::outside_torch (4 calls)"
+    assert unseen["dsp"] == ""
+    assert (faults["dsp"].compiled, faults["lies"].compiled) == (0, None)
 
 
 BY_DAY = ("dsp", pytest.param("dsp,megatron-sp", marks=pytest.mark.long))

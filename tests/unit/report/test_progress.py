@@ -62,6 +62,16 @@ def test_what_disturbed_a_launch_is_said(
     assert printed(tmp_path, capsys, noisy).endswith("\n  noisy: others used 0.9 of 2 cores")
 
 
+def test_operators_that_nothing_looks_into_are_said(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With what counts their bytes all the same."""
+    unseen = replace(GOOD, unseen_operators="mine::gather (4 calls)")
+    assert printed(tmp_path, capsys, unseen).endswith(
+        "\n  nothing looks into: mine::gather (4 calls); see benchmarks/wire.py"
+    )
+
+
 def test_launches_that_are_left_over_have_a_command(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

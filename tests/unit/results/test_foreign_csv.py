@@ -245,7 +245,7 @@ output_error gradient_error tolerance load_average others_cores
 gpu_clock_mhz gpu_power_w gpu_neighbours launch_s steps_s turns
 issue_ms alloc_retries timed_clock_mhz silent_clock_mhz optimizer_bytes
 repeat_error agreement_error float32_error hidden_comm_ms memory_limit_bytes slower_share
-exposed_gb_per_s cpu_gflop_per_s"""
+exposed_gb_per_s cpu_gflop_per_s compiled"""
 POSITIVE = """schema_version batch world_size sp_size dp_size step_ms step_ms_p10 step_ms_p90
 step_ms_low step_ms_high samples_per_s tokens_per_s tokens_per_s_per_rank compute_ms
 tokens hidden heads"""

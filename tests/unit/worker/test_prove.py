@@ -172,6 +172,75 @@ def test_what_is_wrong_is_named(form: int, change: Change, said: str) -> None:
         proved(FORMS[form], 2, change)
 
 
+def drop_some(model: Any, sp: SequenceGroup) -> None:
+    model.blocks[0].mlp.append(nn.Dropout(0.2))
+
+
+def draw(model: Any, sp: SequenceGroup) -> None:
+    model.embed.register_forward_hook(lambda module, args, out: out + torch.randn_like(out))
+
+
+@pytest.mark.parametrize(
+    ("change", "found"), [(drop_some, r" \(blocks\.0\.mlp\.3\)$"), (draw, "dropout$")]
+)
+def test_random_numbers_are_not_taken_for_a_forgotten_switch(change: Change, found: str) -> None:
+    """Two runs of the module on the same inputs differ, whatever draws in it."""
+    with pytest.raises(ProofError, match=f"The parallel module draws random numbers: .*{found}"):
+        proved(video_transformer_dsp, 2, change)
+
+
+def test_random_numbers_of_the_plain_module() -> None:
+    """A dropout that both have, as in training mode; without it they are equal."""
+    plain, parallel = (nn.Sequential(nn.Linear(3, 4), nn.Dropout(0.5)) for _ in range(2))
+    (transport,) = run_rank_threads(1, lambda transport: transport)
+    sp = SequenceGroup({}, transport)
+    x = torch.randn(64, 3)
+    with pytest.raises(ProofError, match=r"The plain module draws .* Call eval\(\) .* \(1\)$"):
+        spbench.prove(plain, parallel, x, group=sp)
+    assert spbench.prove(plain.eval(), parallel.eval(), x, group=sp).output_error == 0
+
+
+class Grouped(nn.Module):
+    """Attention of 12 heads of queries and 4 of keys, as Ulysses; ``key_group`` cuts the keys."""
+
+    def __init__(self, sp: SequenceGroup | None = None, key_group: SequenceGroup | None = None):
+        super().__init__()
+        self.sp, self.key_group = sp, key_group
+        self.q, self.kv, self.out = nn.Linear(8, 96), nn.Linear(8, 64), nn.Linear(96, 8)
+        if sp:
+            sp.sum_gradients(self)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = self.sp.shard(x, 1) if self.sp else x
+        q, (k, v) = self.q(x).unflatten(-1, (12, 8)), self.kv(x).unflatten(-1, (4, 16)).chunk(2, -1)
+        if self.sp and self.key_group:
+            q = self.sp.switch(q, 1, 2)
+            k, v = (self.key_group.switch(each, 1, 2) for each in (k, v))
+        q, k, v = (each.transpose(1, 2) for each in (q, k, v))
+        y = nn.functional.scaled_dot_product_attention(q, k, v, enable_gqa=True).transpose(1, 2)
+        y = self.sp.switch(y, 2, 1) if self.sp else y
+        return self.out(y.flatten(-2))
+
+
+@pytest.mark.parametrize("ranks", [2, 3])
+def test_key_heads_that_are_cut_apart_from_their_queries(ranks: int) -> None:
+    """4 key heads on 3 ranks are 2, 1, 1, and 12 of queries 4 on each: on 2 ranks both divide."""
+
+    def rank_main(transport: ThreadTransport) -> Proof:
+        sp, keys = (SequenceGroup({1: 29, 2: heads}, transport) for heads in (12, 4))
+        with LOCK:
+            torch.manual_seed(0)
+            plain, model, x = Grouped(), Grouped(sp, keys), torch.randn(2, 29, 8)
+        return spbench.prove(plain, model, x, group=sp)
+
+    if ranks == 2:
+        assert run_rank_threads(ranks, rank_main)[0].output_error < 1e-5
+        return
+    said = "Rank 0 attends with 4 heads of queries and 2 of keys, one device with 12 and 4: a key"
+    with pytest.raises(ProofError, match=said):
+        run_rank_threads(ranks, rank_main)
+
+
 def test_a_switch_of_what_is_not_cut_there_is_refused() -> None:
     """One forgotten switch meets the next, which names the dim and both lengths."""
 

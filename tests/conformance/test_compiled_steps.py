@@ -1,0 +1,114 @@
+"""A strategy that uses torch.compile is proved, counted and timed with its compiled code."""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+import torch
+from helpers.graphs import CountedGraphs
+from helpers.run_on_threads import complaint, run_on_threads, verify_on_threads
+from torch import Tensor
+
+from spbench.layers import head_parallel
+from spbench.strategies import ulysses
+from spbench.worker.step import Step
+from spbench.workload.catalogue import find, with_settings
+from spbench.workload.workload import Workload
+
+ATTENTIONS = 4
+"""In a step: two blocks of two."""
+
+
+def shape(**settings: Any) -> Workload:
+    return with_settings(find("axes-2d", "verify"), [f"{k}={v}" for k, v in settings.items()])
+
+
+@pytest.fixture
+def graphs() -> Iterator[CountedGraphs]:
+    """A backend that runs a graph as it is; nothing compiled is left of other tests."""
+    torch.compiler.reset()
+    yield CountedGraphs()
+    torch.compiler.reset()
+
+
+@pytest.fixture
+def graphs_of_steps(monkeypatch: pytest.MonkeyPatch, graphs: CountedGraphs) -> dict[int, list[int]]:
+    """Graphs that ran in each step on several ranks, by thread."""
+    of_steps: dict[int, list[int]] = defaultdict(list)
+    real = Step.__call__
+
+    def counted(self: Step, *args: Any) -> Any:
+        before = graphs.of_this_thread()
+        out = real(self, *args)
+        if self.ranks > 1:
+            of_steps[threading.get_ident()].append(graphs.of_this_thread() - before)
+        return out
+
+    monkeypatch.setattr(Step, "__call__", counted)
+    return of_steps
+
+
+def doubled(q: Tensor) -> Tensor:
+    return (q + q).mul(0.5)
+
+
+def compile_attention(monkeypatch: pytest.MonkeyPatch, backend: Any) -> None:
+    """In a graph that computes something harmless in front of each attention."""
+    right: Callable[..., Tensor] = head_parallel.attend_whole
+    halves = torch.compile(doubled, backend=backend)
+    monkeypatch.setattr(head_parallel, "attend_whole", lambda q, *rest: right(halves(q), *rest))
+
+
+def test_every_step_runs_the_compiled_graphs(
+    monkeypatch: pytest.MonkeyPatch, graphs: CountedGraphs, graphs_of_steps: dict[int, list[int]]
+) -> None:
+    """From the gate to the last step, those under the clock too; the row says how many. What
+    compiled code allocates on a CPU is not known."""
+    compile_attention(monkeypatch, graphs)
+    samples = run_on_threads(shape(), "ulysses", 2)
+    assert complaint(samples) == ""
+    assert len(graphs_of_steps) == 2
+    for of_steps in graphs_of_steps.values():
+        assert len(of_steps) >= 8  # gate, first, memory, warm-up, three timed, silent ones, last
+        assert set(of_steps) == {ATTENTIONS // 2}  # one of the two is along the sharded axis
+    for sample in samples:
+        assert sample.compiled == ATTENTIONS // 2
+        assert sample.peak_allocated_bytes is None
+        assert sample.host_rss_bytes
+
+
+def test_no_graph_in_an_eager_strategy() -> None:
+    """0, and not blank: the step was looked at."""
+    samples = run_on_threads(shape(), "ulysses", 2)
+    assert [sample.compiled for sample in samples] == [0, 0]
+    assert all(sample.peak_allocated_bytes for sample in samples)
+
+
+def test_transfers_in_compiled_code_are_counted(
+    monkeypatch: pytest.MonkeyPatch, graphs: CountedGraphs
+) -> None:
+    """A whole attention is compiled, transfers in it: what is sent is what is predicted."""
+    right = ulysses.Ulysses.attend
+    monkeypatch.setattr(
+        ulysses.Ulysses, "attend", torch.compile(right, backend=graphs, dynamic=False)
+    )
+    samples = run_on_threads(shape(), "ulysses", 2)
+    assert complaint(samples) == ""
+    for sample in samples:
+        assert sample.compiled
+        assert sample.sent_by_phase == sample.predicted_by_phase
+    assert verify_on_threads(shape(dtype="bfloat16"), "ulysses", 2) == ""
+
+
+@pytest.mark.long
+def test_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
+    """torch's own backend, which makes kernels of its own."""
+    torch.compiler.reset()
+    compile_attention(monkeypatch, "inductor")
+    samples = run_on_threads(shape(), "ulysses", 2)
+    assert complaint(samples) == ""
+    assert [sample.compiled for sample in samples] == [ATTENTIONS // 2] * 2
