@@ -172,7 +172,7 @@ def _ends(members: Sequence[int], mesh: Mesh) -> set[int]:
 
 
 def not_exceeded(blocks: Mapping[int, DryStep]) -> list[int]:
-    """Of ranks, by what a step of the least blocks of each kind counts, those that none exceeds.
+    """Ranks that none exceeds by what a step of the least blocks of each kind counts.
 
     A deeper step has a multiple of what each stretch of this one adds, so that a rank which has no
     more of anything has no more there either. Of equals the first stays.
