@@ -103,7 +103,7 @@ def command(
     An axis grows in steps of the number of ranks. Answers are kept as they come.
     """
     work, names = choose_workload(workload, settings), options.strategies_of(strategies)
-    counts, on = rank_counts(gpus), choose_device(device)
+    counts, on = rank_counts(gpus), choose_device(device, starts=measure)
     grows = [BATCH, *(axes or [max(work.axes, key=lambda axis: work.axes[axis])])]
     _refuse(work, grows, counts, on if measure else None, out)
     budget = _budget(memory, on) * (1.0 if measure else 1.0 - reserve)
@@ -116,7 +116,8 @@ def command(
         sizes = memory_question.tried(asked, budget, on, deadlines)
         tried_on, how = _tried_on(on), "as ranks of this machine tried"
     else:
-        sizes = memory_question.foreseen(asked, budget, "cpu" if device == "cpu" else "cuda")
+        on = "cpu" if device == "cpu" else "cuda"  # a dry run needs no GPU
+        sizes = memory_question.foreseen(asked, budget, on)
         tried_on, how = None, f"by dry runs, {100 * reserve:g} % of its memory left free"
     found: list[Capacity] = []
     try:
@@ -128,7 +129,7 @@ def command(
         if as_json:
             print_json(rows_of(found, work, budget, tried_on))
         elif found:
-            show_capacities(found, budget, how)
+            show_capacities(found, work, budget, how)
         _say_where(out)
     return DONE if any(each.largest is not None for each in found) else SOME_FAILED
 

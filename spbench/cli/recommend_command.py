@@ -60,7 +60,8 @@ def command(
     command that would decide between those that are not told apart. For a map
     over lengths, see 'spbench project --axis' and 'spbench plot --kind winners'.
     """
-    (work, names, counts), on = _asked(workload, settings, strategies, gpus), choose_device(device)
+    work, names, counts = _asked(workload, settings, strategies, gpus)
+    on = choose_device(device, starts=measure)
     with loading_torch():
         from spbench.projection import advice
         from spbench.projection.candidates import candidates, refuse_to_measure

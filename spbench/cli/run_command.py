@@ -1,5 +1,6 @@
 """``spbench run``: prove, count and time strategies on a workload."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from functools import partial
 from typing import Any
@@ -16,11 +17,13 @@ from spbench.report.dry_run import show_plan
 from spbench.report.live_line import loading_torch
 from spbench.report.tables import print_json
 from spbench.results.find_run import RESULTS, reference_of
-from spbench.sweep.estimate import counted_sentences, foreseen
-from spbench.sweep.plan import cells
+from spbench.sweep.devices import why_not_here
+from spbench.sweep.estimate import Foreseen, counted_sentences, foreseen
+from spbench.sweep.plan import Cell, cells
+from spbench.sweep.request import Request
 from spbench.sweep.run import Finished, run
 from spbench.sweep.run_folder import folder_for
-from spbench.text import GIVE_OTHERS
+from spbench.text import GIVE_OTHERS, counted
 from spbench.worker.fault_injection import announce_fault
 from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
 
@@ -71,13 +74,31 @@ def command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -> in
 
         if request.cluster is None or request.cluster.is_head:
             folder_for(request, planned)
-        limit_s = request.deadlines.launch_s
-        before = foreseen(planned, request.nodes, limit_s)
+        before = foreseen(planned, request.nodes, request.deadlines.launch_s)
         known = before.predictions, before.estimates
-        sentences = partial(counted_sentences, before, planned, limit_s)
+        sentences = partial(_counted_sentences, request, planned, before)
         show_plan(planned, *known, sentences, partial(rank_works, planned), as_json=as_json)
         return DONE
     return show_finished(run(request, planned), as_json=as_json)
+
+
+def _counted_sentences(
+    request: Request, planned: Sequence[Cell], before: Foreseen, peak_bytes: Mapping[str, int]
+) -> list[str]:
+    """What the launches will take, by the counted peaks of a rank, and what cannot start here."""
+    counted_ones = counted_sentences(before, planned, request.deadlines.launch_s, peak_bytes)
+    return [*counted_ones, *_not_here(request)]
+
+
+def _not_here(request: Request) -> list[str]:
+    """Sentences on numbers of ranks that this machine could not start."""
+    share = request.kind == "one_gpu_share"
+    why_nots = {
+        why: ranks
+        for ranks in sorted({each.ranks for each in request.combinations})
+        if (why := why_not_here(ranks, request.device, share=share, nodes=request.nodes))
+    }
+    return [f"{counted(ranks, 'rank')} cannot start here: {why}" for why, ranks in why_nots.items()]
 
 
 def show_finished(finished: Finished | None, *, as_json: bool) -> int:

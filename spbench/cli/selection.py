@@ -64,7 +64,8 @@ def request_of(ctx: click.Context) -> Request:
     """The request that these flags make. Raises Failure if they do not go together."""
     flags = ctx.params
     fault = planted_fault()
-    device = choose_device(flags["device"])
+    starts = not flags.get("dry_run", False)
+    device = choose_device(flags["device"], starts=starts)
     of_nodes = {name: flags[name] for name in CLUSTER if name in flags}
     cluster = cluster_of(**of_nodes) if of_nodes else None
     share, quick = flags.get("share", False), flags.get("quick", False)
@@ -79,17 +80,20 @@ def request_of(ctx: click.Context) -> Request:
             "leave it out, or give a changed copy of the file",
         )
         ranks = (
-            parse_ranks(flags["gpus"], device, share=share, nodes=nodes) if flags["gpus"] else ()
+            parse_ranks(flags["gpus"], device, share=share or not starts, nodes=nodes)
+            if flags["gpus"]
+            else ()
         )
         request = from_sweep_file(flags["sweep"], device, small=flags["small"], ranks=ranks)
         options.say_broken()
     else:
         if flags["small"]:
             raise Failure("--small is for --sweep; -w takes small forms by name: dsp-720m-small")
-        request = _from_flags(flags, device, share=share, nodes=nodes)
+        request = _from_flags(flags, device, share=share or not starts, nodes=nodes)
     request = replace(
         request,
         kind="one_gpu_share" if share else "measured",
+        starts=starts,
         launches=flags["launches"] or (1 if quick else request.launches),
         budget=QUICK if quick else MeasurementBudget(),
         skip_invalid=flags["skip_invalid"] or request.skip_invalid,

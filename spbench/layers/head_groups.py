@@ -76,12 +76,19 @@ def first_cost(
 
     No other sends more if all shards are even. ``held``: what each group of ``size`` ranks holds.
     """
-    heads, workload = workload.heads, all_heads(workload, size, pads)
-    shares = share_heads(workload.heads, workload.key_heads, size)
-    inside = traffic_by_heads(attention, workload, axis, shard_sizes(held[0], size))
-    first = with_heads(workload, shares.queries[0], shares.matched_size(0))
+    first = of_first(workload, size, pads)
+    inside = traffic_by_heads(
+        attention, all_heads(workload, size, pads), axis, shard_sizes(held[0], size)
+    )
     sent = sum(waited_bytes(way) for way in (*inside, *across(attention, first, axis)))
-    return sent * (shares.queries[0] * size / heads)
+    return sent * (first.heads * size / workload.heads)
+
+
+def of_first(workload: Workload, size: int, pads: bool = False) -> Workload:
+    """The workload with the heads of the first rank of a group of ``size``, which has the most."""
+    workload = all_heads(workload, size, pads)
+    shares = share_heads(workload.heads, workload.key_heads, size)
+    return with_heads(workload, shares.queries[0], shares.matched_size(0))
 
 
 def with_heads(workload: Workload, heads: int, key_heads: int) -> Workload:

@@ -15,6 +15,11 @@ from spbench.text import counted
 from spbench.workload.case import Case
 from spbench.workload.workload import Workload
 
+NO_OPTIMIZER = (
+    "warning: no optimizer is counted, and training has one: AdamW keeps two more tensors of each "
+    "weight's size; count them with --set optimizer=adamw"
+)
+
 
 def rows_of(
     capacities: Sequence[Capacity], workload: Workload, budget_bytes: float, tried_on: str | None
@@ -40,9 +45,12 @@ def rows_of(
     return [{name: row[name] for name in COLUMNS} for row in rows]
 
 
-def show_capacities(capacities: Sequence[Capacity], budget_bytes: float, how: str) -> None:
-    """A line for each, and a sentence where something other than memory is the limit."""
+def show_capacities(
+    capacities: Sequence[Capacity], work: Workload, budget_bytes: float, how: str
+) -> None:
+    """What is held, a line for each, and a sentence where something other than memory limits it."""
     out, unit = tables.console(), units.size_unit(budget_bytes)
+    tables.say(out, f"{_held(work)},")
     tables.say(out, f"within {units.size_in(unit, budget_bytes)} {unit} of a rank, {how}")
     after = f"{unit} of the next"
     columns = ("strategy", "ranks", "grows", "largest", unit, after, "tries")
@@ -51,6 +59,17 @@ def show_capacities(capacities: Sequence[Capacity], budget_bytes: float, how: st
         out, fewer(Grid(columns=columns, rows=rows, words=(0, 2)), ("tries", after))
     )
     tables.say(out, *filter(None, map(_limit, capacities)))
+    if work.mode == "train" and work.optimizer == "none":
+        tables.say(out, NO_OPTIMIZER)
+
+
+def _held(work: Workload) -> str:
+    """What counts towards memory, besides the size that grows."""
+    again = "no" if work.checkpointing == "none" else work.checkpointing
+    how = f"a step of {work.name}: {work.mode}, {again} checkpointing, {work.dtype}"
+    if work.mode == "forward":
+        return how
+    return f"{how}, {'no optimizer' if work.optimizer == 'none' else work.optimizer}"
 
 
 def _row(each: Capacity, unit: str) -> list[str]:

@@ -78,7 +78,10 @@ def _attention(name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Kernel
     is_far = k.shape[-1] < PACKED and k.shape[2] >= ROWS
     batch, heads, queries, size = q.shape
     key_heads, keys = k.shape[1:3]
-    pairs = sum(min(row + 1, keys) for row in range(queries)) if is_masked else queries * keys
+    pairs = queries * keys
+    if is_masked:  # query i sees keys 0 to i: a triangle, and all keys from the last of them on
+        triangle = min(queries, keys)
+        pairs = triangle * (triangle + 1) // 2 + (queries - triangle) * keys
     return Kernel(
         kind="attention",
         phase="forward",

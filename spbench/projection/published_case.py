@@ -3,7 +3,9 @@
 What cannot be expressed is a Failure with the reason; nothing is left out silently.
 
 A published engine flattens its tokens into one sequence, so several axes that are always attended
-jointly become one. The branches of guidance that a mesh has apart are not computed together.
+jointly become one. The branches of guidance that a mesh has apart are not computed together. Tensor
+parallelism beside a strategy is Megatron's with another across its groups: where an engine sums
+activations we gather and scatter them, which are as many bytes.
 """
 
 import math
@@ -13,12 +15,15 @@ from typing import Any, final
 from spbench.errors import Failure
 from spbench.projection.cost import Mode
 from spbench.projection.published import Point, PublishedCase, PublishedCell
-from spbench.projection.published_terms import cluster_of, model_of
+from spbench.projection.published_terms import axes_of, cluster_of, count_of, model_of
 from spbench.strategies import names
-from spbench.strategies.names import ALONE, GATHERING, MERGING
+from spbench.strategies.names import ALONE, GATHERING, IN_GROUPS, MERGING, TENSOR
+from spbench.strategies.registry import EXCHANGES, UnknownStrategyError, load
 from spbench.workload.catalogue import find
 from spbench.workload.workload import Workload
 
+NO_STRATEGY = "none"
+"""How a published case is written whose ranks share no sequence."""
 DTYPES = {"nvfp4": "bfloat16", "fp8": "bfloat16"}
 FASTER_PRODUCTS = {"nvfp4": 2.5, "fp8": 1.6, "linear": 1.4}
 """Products in fewer bits over those in bfloat16, with the casts that they need; inferred: half of
@@ -32,6 +37,12 @@ shift of keys and values."""
 NEUTRAL = {"packed_qkv", "pattern", "anything", "offload", "fsdp", "framework"}
 """Options that change no term, or one that is hidden: weights that are gathered or loaded ahead."""
 KNOWN = NEUTRAL | {"compiled", "async", "fp8", "blockwise", "checkpointing", "unbalanced"}
+KNOWN |= {"padded", "kv_repeated"}
+OF_ATTENTION = ("heads", "kv_heads", "head_dim", "batch", "seq")
+"""Facts that make an attention."""
+OUTER = ("cfg", "dp")
+"""Axes of a mesh whose groups exchange nothing but, of data parallelism, gradients."""
+TP = "tp"
 
 
 @final
@@ -55,21 +66,23 @@ def counterpart(point: Point, cell: PublishedCell, case: PublishedCase) -> Count
     """A case in our terms. Raises Failure with the reason where there are none."""
     if unknown := sorted(set(case.options) - KNOWN):
         raise Failure(f"option {', '.join(unknown)} is not modelled")
-    beside = {name: size for name, size in case.mesh.items() if size > 1}
-    if apart := sorted(set(beside) - {"cfg", "dp"}):
-        raise Failure(f"mesh {', '.join(apart)} is not modelled: only cfg and dp are")
-    groups = math.prod(beside.values())
-    if cell.ranks % groups:
-        raise Failure(f"mesh {beside} does not divide {cell.ranks} GPUs")
-    facts = point.workload | cell.set
-    needed = (
-        ("heads", "kv_heads", "head_dim", "batch", "seq") if point.op == "attention" else ("batch",)
-    )
-    if unknown := [name for name in needed if not facts.get(name)]:
+    groups = {name: size for name, size in case.mesh.items() if size > 1}
+    if apart := sorted({*groups} - {*OUTER, TP}):
+        raise Failure(f"mesh {', '.join(apart)} is not modelled: only cfg, dp and tp are")
+    ranks, rest = divmod(cell.ranks, math.prod(groups.values()))
+    if rest:
+        raise Failure(f"mesh {groups} does not divide {cell.ranks} GPUs")
+    tp, facts = groups.pop(TP, 1), point.workload | cell.set
+    if tp > 1 and point.op == "attention":
+        raise Failure("mesh tp of attention alone is not modelled: give the heads of one rank")
+    needed = OF_ATTENTION if point.op == "attention" else ("batch",)
+    if unknown := [name for name in needed if facts.get(name) is None]:
         raise Failure(f"{', '.join(unknown)}: not known")
+    for name in needed:
+        count_of(facts, name)  # which says what it is, where it is no count
     dtype = str(facts.get("dtype") or "bfloat16")
     fp8 = case.options.get("fp8")
-    strategy, unmasked = _strategy(case.strategy)
+    strategy, unmasked = _strategy(case, tp)
     is_uneven = bool(case.options.get("unbalanced"))
     is_blockwise = bool(case.options.get("blockwise"))
     merges = point.op == "attention" and (MERGING in strategy or is_blockwise)
@@ -78,10 +91,10 @@ def counterpart(point: Point, cell: PublishedCell, case: PublishedCase) -> Count
         workload=_workload(point, facts, case, unmasked=unmasked or is_uneven),
         strategy=strategy,
         kernels_of=strategy.replace(GATHERING, MERGING) if is_blockwise else strategy,
-        ranks=1 if case.strategy == "none" else cell.ranks // groups,
+        ranks=tp * (1 if case.strategy == NO_STRATEGY else ranks),
         only_backward=point.mode == "backward",
         mode=Mode(
-            outer=tuple(sorted(beside.items(), reverse=True)),
+            outer=tuple(sorted(groups.items(), reverse=True)),
             compiled=bool(case.options.get("compiled")),
             attention_kernel=point.kernel or "",
             calls=1.0 if case.options.get("packed_qkv") else APART,
@@ -93,15 +106,33 @@ def counterpart(point: Point, cell: PublishedCell, case: PublishedCase) -> Count
     )
 
 
-def _strategy(text: str) -> tuple[str, bool]:
+def _strategy(case: PublishedCase, tp: int) -> tuple[str, bool]:
     """Our name, and whether its ranks wait for attention without a mask: in a ring of contiguous
     shards the last rank has whole blocks in each step, and the others wait."""
-    match text:
-        case "none":
-            return ALONE, False
-        case names.UNBALANCED:
-            return MERGING, True
-    return text, False
+    is_unbalanced = case.strategy == names.UNBALANCED
+    own = MERGING if is_unbalanced else case.strategy
+    if own == NO_STRATEGY:
+        return (TENSOR if tp > 1 else ALONE), False
+    if case.options.get("padded"):
+        own = _with_option(own, "padded")
+    if case.options.get("kv_repeated") not in (None, False, True):
+        raise Failure("option kv_repeated is modelled as true: to as many heads as share them out")
+    if tp > 1:
+        if own not in EXCHANGES:
+            exchanges = ", ".join(EXCHANGES)
+            raise Failure(f"mesh tp beside {own} is not modelled: it goes beside {exchanges}")
+        own = f"{IN_GROUPS}:tp={tp}:across={own}"
+    return own, is_unbalanced
+
+
+def _with_option(strategy: str, option: str) -> str:
+    """The name with an option. Raises Failure where the strategy has none of this name."""
+    named = f"{strategy}:{option}"
+    try:
+        load(named)
+    except UnknownStrategyError as error:
+        raise Failure(f"option {option} is not modelled of {strategy}: {error}") from None
+    return named
 
 
 def _workload(
@@ -120,10 +151,11 @@ def _workload(
         raise Failure("contiguous shards of a causal model are not modelled")
     cfg = case.mesh.get("cfg", 1)
     data = whole.model_dump(mode="json", by_alias=True) | run
-    data |= {"batch": facts["batch"], "guidance": max(1, (facts.get("guidance") or 1) // cfg)}
+    guidance = 1 if facts.get("guidance") is None else count_of(facts, "guidance")
+    data |= {"batch": facts["batch"], "guidance": max(1, guidance // cfg)}
     if whole.text and facts.get("text") is not None:
         data["text"] = facts["text"]
-    data["axes"] = _axes(whole, facts.get("axes"))
+    data["axes"] = _axes(whole, axes_of(facts))
     return _flat(Workload.model_validate(data))
 
 
@@ -145,10 +177,8 @@ def _attention(facts: dict[str, Any], run: dict[str, Any], *, unmasked: bool) ->
     )
 
 
-def _axes(whole: Workload, axes: dict[str, int] | None) -> dict[str, int]:
+def _axes(whole: Workload, axes: dict[str, int]) -> dict[str, int]:
     """The published axes under the catalogue's names; height and width may be one axis there."""
-    if axes is None:
-        raise Failure("the axes are not known")
     if "space" in whole.axes and {"height", "width"} <= set(axes):
         inner = axes["height"] * axes["width"]
         axes = {key: n for key, n in axes.items() if key not in ("height", "width")}

@@ -2,6 +2,7 @@
 
 import math
 import re
+from collections.abc import Mapping
 from typing import Any
 
 from spbench.errors import Failure
@@ -38,6 +39,37 @@ MODELS = {
 """Names of models in the published points that differ from the catalogue's."""
 PER_SECOND = {"s": 1.0, "ms": 1e3, "us": 1e6}
 
+MOST = 2.0**53
+"""Beyond it neighbouring whole numbers are no longer apart as floats."""
+
+
+def number_of(facts: Mapping[str, Any], name: str) -> int | float:
+    """A fact that is a number above 0. Raises Failure where a file gives none, or another value."""
+    value = facts.get(name)
+    if value is None:
+        raise Failure(f"{name}: not known")
+    if isinstance(value, bool) or not isinstance(value, (int, float)) or not 0 < value < MOST:
+        raise Failure(f"{name}: {value!r} is not a number above 0")
+    return value
+
+
+def count_of(facts: Mapping[str, Any], name: str) -> int:
+    """A fact that is a whole number from 1 on. Raises Failure otherwise."""
+    value = number_of(facts, name)
+    if not isinstance(value, int):
+        raise Failure(f"{name}: {value!r} is not a whole number")
+    return value
+
+
+def axes_of(facts: Mapping[str, Any]) -> dict[str, int]:
+    """The lengths of all axes. Raises Failure where a file gives none, or not all."""
+    axes = facts.get("axes")
+    if axes is None:
+        raise Failure("the axes are not known")
+    if not isinstance(axes, Mapping):
+        raise Failure(f"axes: {axes!r} are not lengths by name, as {{time: 16, space: 1024}}")
+    return {str(axis): count_of(axes, axis) for axis in axes}
+
 
 def cluster_of(hardware: Hardware) -> str:
     """The name of the cluster that describes this hardware. Raises Failure."""
@@ -71,21 +103,24 @@ def published_seconds(
             return value if metric.better == "lower" else 1 / value
         case "tflops_per_gpu":
             return _product(metric.flops, facts) / (value * 1e12 * cell.ranks)
-    samples = facts["batch"] * case.mesh.get("dp", 1)
+    samples = count_of(facts, "batch") * case.mesh.get("dp", 1)
     if metric.name == "samples_per_s":
         return samples / value
-    return samples * math.prod((facts.get("axes") or {}).values()) / value
+    return samples * math.prod(axes_of(facts).values()) / value
 
 
 def _product(formula: str, facts: dict[str, Any]) -> float:
     """The value of a product such as '4 * seq^2 * heads * head_dim / 2'. Raises Failure."""
     result = 1.0
     for sign, name, power in re.findall(r"([*/]?)\s*([\w.]+)(?:\^(\d))?", formula):
-        number = facts.get(name, name)
-        try:
-            factor = float(number) ** int(power or 1)
-        except ValueError:
-            raise Failure(f"operations {formula!r}: {name!r} is not known") from None
+        if name in facts:
+            known = number_of(facts, name)
+        else:
+            try:
+                known = float(name)
+            except ValueError:
+                raise Failure(f"operations {formula!r}: {name!r} is not known") from None
+        factor = known ** int(power or 1)
         result = result / factor if sign == "/" else result * factor
     if not formula:
         raise Failure("the operations that the rate counts are not known")
@@ -95,6 +130,4 @@ def _product(formula: str, facts: dict[str, Any]) -> float:
 def steps_of(point: Point, facts: dict[str, Any]) -> int:
     if point.metric.per != "generation":
         return 1
-    if facts.get("steps") is None:
-        raise Failure("the number of steps is not known")
-    return int(facts["steps"])
+    return count_of(facts, "steps")

@@ -6,6 +6,7 @@ depth, against the strategy's own prediction; where either fails, the whole stac
 """
 
 from collections import Counter
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from functools import partial
@@ -18,15 +19,15 @@ from spbench.comm.gradient_buckets import fill_buckets
 from spbench.errors import Failure
 from spbench.layers.linear import summed_over
 from spbench.model.attention_alone import model_of
+from spbench.projection.busiest import not_exceeded, ranks_to_count
 from spbench.projection.dataless import META, Known, Signature
 from spbench.projection.depths import DryRun, DryStep, FewBlocks
 from spbench.projection.memory_pass import memory, runs_whole
 from spbench.projection.recorder import Recorder
 from spbench.projection.unsent import UnsentNccl
-from spbench.projection.work import Counted, Kernel, Message, Work, as_bytes
+from spbench.projection.work import Counted, Kernel, Memory, Message, Work, as_bytes
 from spbench.strategies.base import Strategy
 from spbench.text import counted as in_words
-from spbench.workload.block import Attention
 from spbench.workload.case import Device
 from spbench.workload.mesh import ALL, CFG, Mesh
 from spbench.workload.sent_counts import count
@@ -48,21 +49,47 @@ def work(
     device: Device = "cuda",
     known: dict[Signature, Known] | None = None,
 ) -> Work:
-    """Kernels and messages of a step of ``rank``; None: of the busiest.
+    """Kernels and messages of a step of ``rank``; None: of the rank with the most operations.
 
-    ``with_memory``: its peak memory, too. ``device``: whose kernels' layouts of memory, and whose
-    backend's packing of messages. ``known``: what dry runs as on that device share. Raises Failure
-    where the strategy cannot run the workload, and for a rank that does not exist.
+    ``with_memory``: its peak memory, too; None: that of the rank with the most bytes, which may be
+    another. ``device``: whose kernels' layouts of memory, and whose backend's packing of messages.
+    ``known``: what dry runs as on that device share. Raises Failure where the strategy cannot run
+    the workload, and for a rank that does not exist.
     """
     unfit = strategy.misfit(workload) or strategy.why_not(workload, ranks)
     if unfit:
         raise Failure(unfit)
     if rank is not None and not 0 <= rank < ranks:
         raise Failure(f"rank {rank} does not exist: {in_words(ranks, 'rank')} begin at 0")
-    rank = busiest(workload, strategy, ranks) if rank is None else rank
-    run = DryRun(strategy, ranks, rank, device, {} if known is None else known)
+    known = {} if known is None else known
+    runs = [
+        DryRun(strategy, ranks, each, device, known)
+        for each in (ranks_to_count(workload, strategy, ranks) if rank is None else [rank])
+    ]
     few = FewBlocks.of(workload, strategy.layout(workload, ranks))
-    base = run(few.base, with_memory=with_memory and few.growth == 1)
+    done = [_work(few, run, base, with_memory) for run, base in _bases(few, runs, with_memory)]
+    most = max(done, key=lambda each: each.operations)
+    return replace(most, memory=max((x.memory for x in done if x.memory), key=_peak, default=None))
+
+
+def _peak(memory: Memory) -> int:
+    return memory.peak
+
+
+def _bases(
+    few: FewBlocks, runs: Sequence[DryRun], with_memory: bool
+) -> Iterable[tuple[DryRun, DryStep]]:
+    """The runs that may have the most, and their steps of the least blocks. Where blocks of a stack
+    differ, as along axes in rotation, the least have not all of a kind: then each may."""
+    every = len(runs) > 1 and max(few.periods) == 1
+    steps = [run(few.base, with_memory=with_memory and (every or few.growth == 1)) for run in runs]
+    found = dict(enumerate(steps))
+    return [(runs[i], steps[i]) for i in (not_exceeded(found) if every else found)]
+
+
+def _work(few: FewBlocks, run: DryRun, base: DryStep, with_memory: bool) -> Work:
+    """What one rank does, from its step of the least blocks."""
+    workload = few.whole
     launches = base.counted.kernels.total() + len(base.weights) + 1
     if few.growth == 1 or (with_memory and runs_whole(launches, base.weights, few.growth)):
         few, step = few.all, base if few.growth == 1 else run(workload, with_memory=True)
@@ -70,7 +97,7 @@ def work(
     else:
         step, weights = run(few.reduced, with_memory=with_memory), _weights(workload, run)
         total = _extrapolated(few, base, step, run)
-    traced = _traced(workload, strategy, ranks, total, weights)
+    traced = _traced(workload, run.strategy, run.ranks, total, weights)
     if not with_memory:
         return traced
     if few != few.all and runs_whole(traced.launches, weights):
@@ -160,24 +187,3 @@ def _pass(moved: int, name: str = "") -> Kernel:
     return Kernel(
         kind="elementwise", phase="gradients", shape=(), flops=0, moved_bytes=moved, name=name
     )
-
-
-def busiest(workload: Workload, strategy: Strategy, ranks: int) -> int:
-    """The rank with the most positions over all sublayers, and scores of masked attentions; of
-    equals the first, which has the most heads where these do not divide."""
-    strategy, workload, ranks = strategy.in_a_group(workload, ranks)
-    axes = strategy.layout(workload, ranks)
-    loads = [0.0] * ranks
-    kinds = Counter(
-        (axis, isinstance(x, Attention) and x.causal and axis in x.attended)
-        for x, axis in zip(workload.stack, axes, strict=True)
-    )
-    for (axis, is_masked), times in kinds.items():
-        shares = [strategy.held(workload, axis, ranks)]
-        if is_masked:
-            shares.append(strategy.shard(workload, axis, ranks).scores)
-        for share in shares:
-            whole = sum(share)
-            for rank, part in enumerate(share):
-                loads[rank] += times * part / whole
-    return loads.index(max(loads))

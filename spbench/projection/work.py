@@ -96,6 +96,11 @@ class Work:
         """Kernels that are launched in a step."""
         return sum(self.kernels.values())
 
+    @property
+    def operations(self) -> int:
+        """Those of products and attentions together."""
+        return sum(each.flops * n for each, n in self.kernels.items())
+
     def flops(self, kind: KernelKind) -> int:
         """Operations of all kernels of a kind."""
         return sum(each.flops * n for each, n in self.kernels.items() if each.kind == kind)

@@ -12,8 +12,9 @@ Backward gathers q, out and its gradient in the row, the keys anew in the column
 sums of dQ, and of dK and dV. Under a causal mask shards are zigzag: all ranks compute as much.
 """
 
-from dataclasses import dataclass
-from math import isqrt
+from dataclasses import dataclass, replace
+from functools import lru_cache
+from math import inf, log
 from typing import Any, ClassVar, final
 
 import torch
@@ -26,7 +27,7 @@ from spbench.layers.attention_grid import AttentionGrid
 from spbench.layers.blockwise import Part
 from spbench.layers.key_blocks import folded_shard, pack, unpack
 from spbench.layers.memory_order import put_outermost
-from spbench.strategies.fixed_axis import AUTO, FixedAxis
+from spbench.strategies.fixed_axis import AUTO, FixedAxis, Known, waited_along
 from spbench.strategies.refusals import blocks_why_not, grouped_why_not, groups_why_not, size_misfit
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.mesh import Mesh
@@ -38,7 +39,8 @@ from spbench.workload.workload import DTYPE_BYTES, Workload
 @final
 @dataclass(frozen=True, kw_only=True)
 class Attention2D(FixedAxis):
-    """With ``rows`` of ranks; by default as square as can be, with no more rows than columns."""
+    """With ``rows`` of ranks, by default for the fewest bytes: the fewer key heads there are, the
+    more rows; of equals as square as can be."""
 
     zigzag: ClassVar[bool] = True
     queries_stay: ClassVar[bool] = True
@@ -50,9 +52,14 @@ class Attention2D(FixedAxis):
     def why_not(self, workload: Workload, ranks: int) -> str | None:
         return groups_why_not(ranks, rows=self.rows) or super().why_not(workload, ranks)
 
+    def settled(self, workload: Workload, ranks: int) -> "Attention2D":
+        return self if self.rows != AUTO else _cheapest(self, Known.of(workload), ranks)
+
+    def settled_rows(self, workload: Workload, ranks: int) -> str:
+        return self.settled(workload, ranks).rows
+
     def mesh(self, workload: Workload, ranks: int) -> dict[str, int]:
-        square = max(rows for rows in range(1, isqrt(ranks) + 1) if ranks % rows == 0)
-        rows = square if self.rows == AUTO else int(self.rows)
+        rows = int(self.settled_rows(workload, ranks))
         return {"rows": rows, "columns": ranks // rows}
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
@@ -92,6 +99,23 @@ class Attention2D(FixedAxis):
         if shard.dim not in scores.dims or comm.size == 1:
             return super().attend(q, k, v, scores, shard, comm)
         return _TwoWays.apply(q, k, v, scores, shard, comm)
+
+
+@lru_cache(maxsize=100)
+def _cheapest(strategy: Attention2D, known: Known, ranks: int) -> Attention2D:
+    """With the rows of the fewest bytes along its cheapest axis."""
+    workload = known.workload
+
+    def cost(one: Attention2D) -> tuple[float, float]:
+        rows = int(one.rows)
+        sent = [
+            waited_along(one, workload, axis, ranks)
+            for axis in one.choices(workload.kinds[0], workload, ranks)
+        ]
+        return min(sent, default=inf), abs(log(rows * rows / ranks))
+
+    sizes = [rows for rows in range(1, ranks + 1) if ranks % rows == 0]
+    return min((replace(strategy, rows=str(rows)) for rows in sizes), key=cost)
 
 
 class _TwoWays(torch.autograd.Function):

@@ -68,6 +68,10 @@ class FixedAxis(Strategy, ABC):
         limit = f"use 1 to {length} ranks"
         return f"{length} positions of {axis} cannot be split over {ranks} ranks; {limit}"
 
+    def settled_rows(self, workload: Workload, ranks: int) -> str:
+        """The rows of ranks that it has on a workload, as an option; ``auto``: it has none."""
+        return AUTO
+
     def has_own_queries(self, workload: Workload, ranks: int) -> bool:
         """``queries_stay`` on so many ranks."""
         return self.queries_stay
@@ -111,14 +115,17 @@ def _cheapest_axis(strategy: FixedAxis, known: Known, ranks: int) -> str:
     """The axis of fewest bytes, cached: to find it takes as long as all other planning."""
     workload = known.workload
 
-    places = Counter(workload.places)
-
     def cost(axis: str) -> tuple[float, float, int]:
-        sent = sum(
-            times * waited_bytes(transfers_of(strategy, workload, ranks, Move(place, axis, axis)))
-            for place, times in places.items()
-        )
+        sent = waited_along(strategy, workload, axis, ranks)
         long = workload.axes[axis] if strategy.has_own_queries(workload, ranks) else 0
         return sent, strategy.shard(workload, axis, ranks).imbalance, -long
 
     return min(strategy.choices(workload.kinds[0], workload, ranks), key=cost)
+
+
+def waited_along(strategy: FixedAxis, workload: Workload, axis: str, ranks: int) -> float:
+    """Bytes that a step waits for with ``axis`` sharded, without the gradients' sum."""
+    return sum(
+        times * waited_bytes(transfers_of(strategy, workload, ranks, Move(place, axis, axis)))
+        for place, times in Counter(workload.places).items()
+    )

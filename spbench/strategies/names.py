@@ -44,6 +44,8 @@ def own_name(name: str) -> str:
 
 ALONE = "ulysses"
 """A strategy that computes as one device does on one rank, for published cases without any."""
+TENSOR, IN_GROUPS = "megatron-tp", "megatron-sp"
+"""Strategies that cut weights, over all ranks and in groups across which another attends."""
 MERGING = "ring"
 """The strategy that merges results of blocks of keys."""
 GATHERING = "kv-gather"

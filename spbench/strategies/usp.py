@@ -15,7 +15,7 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
-from spbench.layers.head_groups import HEADS, first_cost, traffic_in_groups
+from spbench.layers.head_groups import HEADS, first_cost, of_first, traffic_in_groups
 from spbench.layers.head_parallel import attend_by_heads
 from spbench.strategies import refusals
 from spbench.strategies.fixed_axis import AUTO, FixedAxis, Known, padding_in_words
@@ -61,12 +61,15 @@ class USP(FixedAxis):
         return super().why_not_along(axis, workload, ranks) or unfit
 
     def mesh(self, workload: Workload, ranks: int) -> dict[str, int]:
-        size = self._group_size(workload, ranks)
-        across = self.other.mesh(workload, ranks // size)
+        chosen = self.settled(workload, ranks)
+        size = int(chosen.ulysses)
+        across = chosen.other.mesh(workload, ranks // size)
         return {**(across if len(across) > 1 else {self.across: ranks // size}), HEADS: size}
 
     def settled(self, workload: Workload, ranks: int) -> "USP":
-        return self if self.ulysses != AUTO else _cheapest(self, Known.of(workload), ranks)
+        if AUTO not in (self.ulysses, self.rows):
+            return self
+        return _cheapest(self, Known.of(workload), ranks)
 
     def has_own_queries(self, workload: Workload, ranks: int) -> bool:
         return self._group_size(workload, ranks) < ranks
@@ -92,7 +95,8 @@ class USP(FixedAxis):
         if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
             return super().sublayer_traffic(sublayer, workload, axis, ranks)
         mesh, held = Mesh.of(self.mesh(workload, ranks)), self.held(workload, axis, ranks)
-        across = partial(self.other.sublayer_traffic, ranks=ranks // mesh.size_of(HEADS))
+        other = self.settled(workload, ranks).other  # the same rows, whatever heads a rank has
+        across = partial(other.sublayer_traffic, ranks=ranks // mesh.size_of(HEADS))
         return traffic_in_groups(sublayer, workload, axis, held, mesh, across, self.padded)
 
     def cost(self, size: int, workload: Workload, ranks: int) -> float:
@@ -124,7 +128,14 @@ class USP(FixedAxis):
 
 @lru_cache(maxsize=100)
 def _cheapest(strategy: USP, known: Known, ranks: int) -> USP:
-    """With groups for the fewest bytes and even heads; of several such the largest."""
-    sizes = [size for size in range(ranks, 0, -1) if ranks % size == 0]
-    size = min(sizes, key=lambda size: strategy.cost(size, known.workload, ranks))
-    return replace(strategy, ulysses=str(size))
+    """With groups for the fewest bytes and even heads, of several such the largest; and with the
+    rows that the strategy across them has for the heads of a group's first rank."""
+    workload, size = known.workload, strategy.ulysses
+    if size == AUTO:
+        sizes = [size for size in range(ranks, 0, -1) if ranks % size == 0]
+        size = str(min(sizes, key=lambda size: strategy.cost(size, workload, ranks)))
+    rows = strategy.rows
+    if rows == AUTO:
+        part = of_first(workload, int(size), strategy.padded)
+        rows = strategy.other.settled_rows(part, ranks // int(size))
+    return replace(strategy, ulysses=size, rows=rows)

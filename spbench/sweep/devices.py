@@ -36,18 +36,25 @@ BESIDE = re.compile(r"NVIDIA|GeForce|SXM\d?|HBM\w*|\d+GB", re.ASCII)
 """Vendor, module and memory, beside a product's name: others, as NVL, tell products apart."""
 
 
-def choose_device(wanted: str) -> Device:
-    """The device of ``--device``; ``auto`` is cuda where there is a GPU. Raises Failure."""
+USUAL_RANKS = 8
+"""Ranks that are asked about where no machine says how many there are."""
+
+
+def choose_device(wanted: str, *, starts: bool = True) -> Device:
+    """The device of ``--device``; ``auto`` is cuda where there is a GPU. Raises Failure where ranks
+    are to start on cuda, and there is none; not if nothing ``starts`` here."""
     if wanted == "cpu" or (wanted == "auto" and not visible_gpus()):
         return "cpu"
-    if not visible_gpus():
+    if starts and not visible_gpus():
         raise Failure(f"--device cuda: no GPU is visible here ({_hidden_by()}); use cpu")
     return "cuda"
 
 
 def default_ranks(device: Device, *, nodes: int = 1) -> int:
-    """The ranks that torchrun started; else all GPUs of all nodes, or 2 a node on a CPU."""
-    return joined_ranks() or nodes * (len(visible_gpus()) if device == "cuda" else 2)
+    """The ranks that torchrun started; else all GPUs of all nodes, or 2 a node on a CPU; of nodes
+    without a GPU, on which nothing starts, as many as a node usually has."""
+    of_node = (len(visible_gpus()) or USUAL_RANKS) if device == "cuda" else 2
+    return joined_ranks() or nodes * of_node
 
 
 def why_not_here(ranks: int, device: Device, *, share: bool = False, nodes: int = 1) -> str | None:
@@ -65,6 +72,8 @@ def why_not_here(ranks: int, device: Device, *, share: bool = False, nodes: int 
     available = min(len(visible_gpus()) * nodes, MAX_RANKS)
     if ranks <= available:
         return None
+    if not available:
+        return f"no GPU is visible here ({_hidden_by()}); use --device cpu"
     if nodes > 1:
         return f"{nodes} machines like this one have {available} GPUs; use 1 to {available}"
     hidden = f" ({_hidden_by()})" if VISIBLE in os.environ else ""

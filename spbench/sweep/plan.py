@@ -57,7 +57,7 @@ def cells(request: Request) -> list[Cell]:
         for combination in request.combinations
     ]
     planned = in_rounds(cases, range(request.launches), request.seed)
-    share = request.kind == "one_gpu_share"
+    share = request.kind == "one_gpu_share" or not request.starts
     why_nots = {
         ranks: why_not_here(ranks, request.device, share=share, nodes=request.nodes)
         for ranks in {case.ranks for case in cases}

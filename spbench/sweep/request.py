@@ -25,6 +25,8 @@ class Request:
     """Each of them is a case, and is launched ``launches`` times."""
     device: Device
     kind: Kind = "measured"
+    starts: bool = True
+    """Whether ranks start; else it is of any number of them, on a device that need not be here."""
     launches: int = 1
     budget: MeasurementBudget = field(default_factory=MeasurementBudget)
     seed: int = 0

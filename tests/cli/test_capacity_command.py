@@ -48,6 +48,41 @@ def test_the_largest_batch_fits_and_the_next_does_not(tmp_path: Path) -> None:
         assert memory is not None and memory.peak == answer["peak_bytes"]
 
 
+def test_a_dry_run_on_cuda_needs_no_gpu(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With --memory the device is a GPU's, unless it is named; only ranks that try need one."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    words = ("-g", "2", "--memory", "100MiB", *LEAST, "--json")
+    answers = [asked(tmp_path, "ulysses", *words, *more) for more in ((), ("--device", "cuda"))]
+    assert {each.code for each in answers} == {DONE}
+    by_default, on_cuda = (
+        [{k: v for k, v in row.items() if k != "started_utc"} for row in json.loads(each.out)]
+        for each in answers
+    )
+    assert by_default == on_cuda
+    refused = asked(tmp_path, "ulysses", *words, "--device", "cuda", "--measure")
+    assert refused.code == USAGE and "no GPU is visible here" in refused.err
+
+
+@pytest.mark.parametrize(
+    ("settings", "held", "is_warned"),
+    [
+        ((), "train, no checkpointing, float32, no optimizer", True),
+        (("optimizer=adamw",), "train, no checkpointing, float32, adamw", False),
+        (("checkpointing=full",), "train, full checkpointing, float32, no optimizer", True),
+        (("mode=forward", "dtype=bfloat16"), "forward, no checkpointing, bfloat16", False),
+    ],
+)
+def test_the_heading_says_what_is_held(
+    tmp_path: Path, settings: tuple[str, ...], held: str, is_warned: bool
+) -> None:
+    """Workload, mode, checkpointing, type and optimizer; training without one is warned of."""
+    given = [word for each in settings for word in ("--set", each)]
+    done = asked(tmp_path, "ulysses", "-g", "2", "--memory", "100MiB", *given)
+    heading = f"a step of {SMALL[0]} {DEPTH}: {held},\nwithin 92 MiB of a rank, by dry runs"
+    assert done.out.startswith(heading)
+    assert ("AdamW keeps two more tensors" in done.out) is is_warned
+
+
 def test_sizes_are_kept_and_drawn(tmp_path: Path) -> None:
     """A folder keeps the sizes of several commands; plot draws them, also beside no launches."""
     for count in ("1", "2"):

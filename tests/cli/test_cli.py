@@ -711,6 +711,23 @@ def test_a_dry_run_shows_every_cell(tmp_path: Path) -> None:
     assert [row[:2] for row in counted] == [["dsp", "8"]]
 
 
+def test_a_dry_run_is_of_any_ranks_on_any_device(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """1,024 ranks on cuda where no GPU is are counted, with a sentence that they cannot start here;
+    without --gpus it is as many as a node has."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
+    words = ["run", "-w", "dsp-3b", "-s", "usp", "--device", "cuda"]
+    done = spbench(tmp_path, *words, "--gpus", "1024", "--dry-run", torch=True)
+    assert done.code == 0, done.err
+    assert "1,024 ranks cannot start here: no GPU is visible here" in done.out
+    assert "a step on the busiest rank, counted" in done.out
+    done = spbench(tmp_path, *words, "--dry-run", "--json", torch=True)
+    assert {(row["ranks"], row["device"]) for row in json.loads(done.out)} == {(8, "cuda")}
+    refused = spbench(tmp_path, *words, "--gpus", "8", torch=True)
+    assert refused.code == USAGE and "--device cuda: no GPU is visible here" in refused.err
+
+
 SWEEP = """\
 name: mine
 workloads: [earthformer-small, latte-1-small]

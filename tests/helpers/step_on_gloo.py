@@ -81,7 +81,8 @@ def sent(messages: Mapping[Message, int]) -> Count:
 
 
 def run_steps(rank: int, ranks: int, folder: str, cases: list[Case], bound: float) -> None:
-    """A step of each case on this rank, and its dry run; writes where these differ.
+    """A step of each case on this rank, and its dry run; writes where these differ, and the peak
+    bytes of each step.
 
     ``bound``: how far a peak may be off, as a fraction.
     """
@@ -99,6 +100,7 @@ def run_steps(rank: int, ranks: int, folder: str, cases: list[Case], bound: floa
         for difference in _differences(real, in_mesh(name, mesh), shape, ranks, rank, bound)
     ]
     (place / f"{rank}.txt").write_text("".join(wrong))
+    (place / f"{rank}.peaks").write_text(" ".join(str(real.peak_bytes) for real in seen))
 
 
 def _differences(

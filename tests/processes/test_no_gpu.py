@@ -88,7 +88,7 @@ def test_every_command_does_without(here: Path, fake: str) -> None:
 def test_asking_for_a_gpu_is_answered(here: Path, fake: str) -> None:
     """Exit 2 with what would work."""
     (here / "pynvml.py").write_text(FAKES[fake])
-    done = inside("run", "--device", "cuda", "--dry-run")
+    done = inside("run", "--device", "cuda")
     assert (done.code, done.out) == (USAGE, "")
     assert "--device cuda: no GPU is visible here" in done.err
     assert "use cpu" in done.err

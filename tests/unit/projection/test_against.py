@@ -7,9 +7,13 @@ from pathlib import Path
 import pytest
 
 from spbench.projection.against import score
-from spbench.projection.published import Point, default_folder, read
+from spbench.projection.project import works
+from spbench.projection.published import Point, PublishedCase, default_folder, read
+from spbench.projection.published_case import NO_STRATEGY, counterpart
 from spbench.projection.score import Group, ScoredCase, summary
 from spbench.projection.work import Kernel, Message, Work
+from spbench.strategies.names import UNBALANCED
+from spbench.strategies.registry import load
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_lines import WorkloadError
 
@@ -169,3 +173,118 @@ def test_contiguous_causal_shards_wait_for_the_last_rank(tmp_path: Path) -> None
     changes = {"causal: false": "causal: true", "{magic: true}": "{unbalanced: true}"}
     score(point(tmp_path, **changes), listen)
     assert [each.attentions[0].causal for each in asked] == [True, True, False]
+
+
+MODEL = """schema: 2
+points:
+- id: mine
+  source: a test
+  hardware: {gpu: H100-SXM-80GB, link: nvlink, gpus_per_node: 8, between_nodes: null}
+  op: model
+  workload: {model: flux.1-dev-small, axes: {height: 16, width: 16}, batch: 1, guidance: 2}
+  mode: forward
+  metric: {name: s, better: lower, per: step}
+  kernel: null
+  complete: true
+  cells:
+  - set: {}
+    ranks: 8
+    cases:
+    - {strategy: STRATEGY, value: 1.0, mesh: MESH, options: OPTIONS}
+"""
+
+
+def a_case(
+    tmp_path: Path, strategy: str, mesh: str = "{}", options: str = "{}"
+) -> tuple[Point, PublishedCase]:
+    """A published case of a model, with its point."""
+    text = MODEL.replace("STRATEGY", f"'{strategy}'").replace("MESH", mesh)
+    path = tmp_path / "model.yaml"
+    path.write_text(text.replace("OPTIONS", options))
+    (only,) = read(path)
+    return only, only.cells[0].cases[0]
+
+
+@pytest.mark.parametrize(
+    "metric",
+    [
+        "{name: ms, better: lower, per: call}",
+        "{name: samples_per_s, better: higher, per: call}",
+        "{name: tokens_per_s, better: higher, per: call}",
+        "{name: ms, better: lower, per: generation}",
+        "{name: tflops_per_gpu, better: higher, per: call, flops: 4*seq^2*heads*batch}",
+    ],
+)
+@pytest.mark.parametrize("value", ["null", "[]", "many", "-1", "0", "true", "1.5", "{a: 1}"])
+def test_one_point_does_not_end_the_others(tmp_path: Path, metric: str, value: str) -> None:
+    """A batch that is no count is named in its cells, whatever is measured; so is a length."""
+    for was in ("batch: 1,", "seq: 4096,"):
+        name = was.partition(":")[0]
+        changes = {"{name: ms, better: lower, per: call}": metric, was: f"{name}: {value},"}
+        cells = cases_of(score(point(tmp_path, **changes), by_hand))
+        said = [each["why_not"] for each in cells]
+        assert all(said), said
+        assert any(name in each or "axes" in each or "steps" in each for each in said), said
+
+
+@pytest.mark.parametrize("value", ["null", "[]", "many", "-1", "0", "1.5", "{a: null}"])
+@pytest.mark.parametrize("name", ["axes: {height: 16, width: 16}", "batch: 1", "guidance: 2"])
+def test_a_model_point_says_what_it_lacks(tmp_path: Path, name: str, value: str) -> None:
+    """Axes, batch and guidance that are no counts are named; guidance alone may be missing."""
+    a_case(tmp_path, "ulysses")
+    path = tmp_path / "model.yaml"
+    path.write_text(path.read_text().replace(name, f"{name.partition(':')[0]}: {value}"))
+    (case,) = cases_of(score(read(path)[0], works()))
+    word = name.partition(":")[0]
+    may_be_missing = (word, value) == ("guidance", "null")
+    assert bool(case["projected_s"]) is may_be_missing
+    if not may_be_missing:
+        assert word in case["why_not"] or "a: not known" in case["why_not"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "mesh", "options", "expected", "ranks"),
+    [
+        ("ulysses", "{}", "{padded: true}", "ulysses:padded", 8),
+        ("usp:ulysses=2", "{cfg: 2}", "{padded: true}", "usp:ulysses=2:padded", 4),
+        ("ulysses", "{}", "{kv_repeated: true}", "ulysses", 8),
+        ("kv-gather", "{cfg: 2, tp: 2}", "{}", "megatron-sp:tp=2:across=kv-gather", 4),
+        ("ulysses", "{tp: 2}", "{}", "megatron-sp:tp=2:across=ulysses", 8),
+        ("none", "{cfg: 2, tp: 4}", "{}", "megatron-tp", 4),
+        ("none", "{dp: 8}", "{}", "ulysses", 1),
+    ],
+)
+def test_what_strategies_have_is_modelled(
+    tmp_path: Path, strategy: str, mesh: str, options: str, expected: str, ranks: int
+) -> None:
+    """Padded heads, copies of key heads, and weights that are cut in groups beside a strategy."""
+    only, case = a_case(tmp_path, strategy, mesh, options)
+    found = counterpart(only, only.cells[0], case)
+    assert (found.strategy, found.ranks) == (expected, ranks)
+    assert cases_of(score(only, works()))[0]["projected_s"]
+
+
+@pytest.mark.parametrize(
+    ("strategy", "mesh", "options", "said"),
+    [
+        ("ring", "{}", "{padded: true}", "option padded is not modelled of ring: strategy 'ring'"),
+        ("ulysses", "{pp: 2}", "{}", "mesh pp is not modelled: only cfg, dp and tp are"),
+        ("usp:ulysses=2", "{tp: 2}", "{}", "mesh tp beside usp:ulysses=2 is not modelled"),
+        ("ulysses", "{tp: 3}", "{}", "does not divide 8 GPUs"),
+        ("ulysses", "{}", "{kv_repeated: 64}", "option kv_repeated is modelled as true"),
+    ],
+)
+def test_what_strategies_have_not_is_said(
+    tmp_path: Path, strategy: str, mesh: str, options: str, said: str
+) -> None:
+    """The reason names the option or the mesh."""
+    only, _ = a_case(tmp_path, strategy, mesh, options)
+    (case,) = cases_of(score(only, works()))
+    assert said in case["why_not"]
+
+
+def test_every_packaged_strategy_can_be_loaded() -> None:
+    """The packaged file writes strategies as ``--strategy`` takes them, but for two of its own."""
+    written = {case.strategy for p in read(default_folder()) for c in p.cells for case in c.cases}
+    for name in written - {NO_STRATEGY, UNBALANCED}:
+        load(name)

@@ -16,7 +16,7 @@ from spbench.comm.gradient_buckets import fill_buckets
 from spbench.errors import Failure
 from spbench.projection import trace
 from spbench.projection.depths import DryRun, DryStep, FewBlocks
-from spbench.projection.trace import busiest, work
+from spbench.projection.trace import work
 from spbench.projection.work import Counted, Kernel
 from spbench.strategies.registry import load
 from spbench.worker.step import Step
@@ -155,13 +155,6 @@ def test_the_optimizer_reads_and_writes_each_weight() -> None:
     ((update, times),) = set(optimized.kernels.items()) - set(plain.kernels.items())
     sums = sum(m.sent_bytes for m in plain.messages if m.phase == "gradients")
     assert (times, update.phase, update.moved_bytes) == (1, "gradients", 7 * sums / 2 * 4 / 3)
-
-
-def test_the_busiest_rank() -> None:
-    """It holds the longest shards; under a mask without zigzag it computes the most scores."""
-    assert busiest(workload(axes={"time": 9, "space": 25}), load("dsp"), 4) == 0
-    masked = workload(axes={"time": 8, "space": 4}, block=[{"attention": "space", "causal": True}])
-    assert busiest(masked, load("ring:shard-axis=space"), 4) == 3
 
 
 def test_a_rank_that_does_not_exist() -> None:
