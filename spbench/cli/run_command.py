@@ -19,12 +19,13 @@ from spbench.report.tables import print_json
 from spbench.results.find_run import RESULTS, reference_of
 from spbench.sweep.devices import why_not_here
 from spbench.sweep.estimate import Foreseen, counted_sentences, foreseen
-from spbench.sweep.plan import Cell, cells
+from spbench.sweep.plan import cells
 from spbench.sweep.request import Request
 from spbench.sweep.run import Finished, run
 from spbench.sweep.run_folder import folder_for
 from spbench.text import GIVE_OTHERS, counted
 from spbench.worker.fault_injection import announce_fault
+from spbench.workload.case import Cell
 from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
 
 
