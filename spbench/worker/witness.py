@@ -5,7 +5,7 @@ bytes that operations wrote, by copying or by arithmetic that comes to the same.
 """
 
 from collections import Counter
-from typing import Any, final
+from typing import Any, Self, final
 
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
@@ -18,6 +18,8 @@ COLLECTIVES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_me
 """Namespaces of torch's operations that move tensors between ranks."""
 WRITE_NOTHING = ("empty", "zeros", "_unsafe_view")
 """Parts of the names of operations whose results are no views and yet hold nothing computed."""
+COPIES = ("copy_", "clone", "_to_copy")
+"""Names of operations that only copy."""
 STAND_IN = 3.0
 """Bytes that a silent step may write for each byte that it does not send: noise in place of what
 arrives, and at most a packing and an unpacking that its real transport can do without."""
@@ -35,7 +37,21 @@ class Witness(WatchingMode):
         self.bypassing: Counter[str] = Counter()
         """Calls by operation of collectives that ``comm/`` did not count."""
         self.written_bytes = 0
-        self._known: dict[Any, tuple[str, bool]] = {}
+        self.computed_bytes = 0
+        """Those of ``written_bytes`` that no copy and no transport wrote: a real step and a silent
+        one compute the same. Whether autograd copies a gradient depends on who else holds it."""
+        self._known: dict[Any, tuple[str, bool, bool]] = {}
+
+    def __enter__(self) -> Self:
+        for transport in self._transports:
+            transport.is_watched = True
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        for transport in self._transports:
+            transport.is_watched = False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -44,12 +60,16 @@ class Witness(WatchingMode):
         known = self._known.get(func)
         if known is None:
             known = self._known[func] = _kind(func)
-        collective, writes = known
-        if collective and not any(each.is_moving for each in self._transports):
+        collective, writes, copies = known
+        is_moving = any(transport.is_moving for transport in self._transports)
+        if collective and not is_moving:
             self.bypassing[collective] += 1
         if writes:
             leaves = (out,) if isinstance(out, Tensor) else tree_leaves(out)
-            self.written_bytes += sum(x.nbytes for x in leaves if isinstance(x, Tensor))
+            written = sum(x.nbytes for x in leaves if isinstance(x, Tensor))
+            self.written_bytes += written
+            if not is_moving and not copies:
+                self.computed_bytes += written
         return out
 
     def why_wrong(self) -> str | None:
@@ -60,17 +80,27 @@ class Witness(WatchingMode):
         return f"a collective that comm/ does not count: {calls}"
 
 
-def _kind(func: Any) -> tuple[str, bool]:
-    """The name of an operation that is a collective, else blank, and whether it writes."""
+def _kind(func: Any) -> tuple[str, bool, bool]:
+    """The name of an operation that is a collective, else blank; whether it writes; and whether
+    what it writes is a copy."""
     namespace, name, *_ = str(func).split(".")
     if namespace in COLLECTIVES:
-        return f"{namespace}::{name}", False
-    return "", not func.is_view and not any(part in name for part in WRITE_NOTHING)
+        return f"{namespace}::{name}", False, False
+    writes = not func.is_view and not any(part in name for part in WRITE_NOTHING)
+    return "", writes, name in COPIES
 
 
-def why_silent_differs(more_bytes: float, unsent_bytes: float) -> str:
+def why_silent_differs(
+    more_bytes: float, unsent_bytes: float, less_bytes: float = 0.0, beyond_bytes: float = 0.0
+) -> str:
     """The reason why a silent step is not the same work as a real one; blank if it is.
-    ``more_bytes``: what it writes beyond a real step; ``unsent_bytes``: what it does not send."""
+
+    ``more_bytes``: what it writes beyond a real step, with all copies; ``unsent_bytes``: what it
+    does not send; ``less_bytes`` and ``beyond_bytes``: what it computes less, or more, than that.
+    """
+    for of_bytes, word in ((less_bytes, "less"), (beyond_bytes, "more")):
+        if of_bytes > NUMBERS_BYTES:
+            return f"a silent step computes {of_bytes:,.0f} bytes {word} than a real one"
     stand_in = STAND_IN * unsent_bytes
     if more_bytes <= stand_in + NUMBERS_BYTES:
         return ""
