@@ -86,6 +86,7 @@ def _time(
     with observer.phase("warm-up"):
         warmup = watch.warm_up(step, budget)
         is_warm = watch.is_warm(warmup)
+        proof.settle(step)
         if both:
             silent.prove()
 
@@ -135,7 +136,7 @@ class TimedPass:
         times, issued = self.watch.time(self.one_step, steps)
         self.machine.look()
         self.issue_ms += issued
-        self.proof.look(steps, self.one_step)
+        self.proof.look(steps)
         return times
 
 

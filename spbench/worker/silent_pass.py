@@ -34,7 +34,7 @@ class SilentPass:
         if not self.why_none:
             with self.proof.silent_step():
                 self.time(1)
-        self.why_none = self.why_none or self.proof.why_silent_differs(self.one_step)
+        self.why_none = self.why_none or self.proof.why_silent_differs()
 
     def known(self, silent_ms: list[float]) -> list[float] | None:
         """All silent times, unless the pass was given up."""

@@ -5,9 +5,10 @@
     each block      runs on the other inputs than the block before; sends and calls as often as the
                     counted step, and the optimizer counts as many updates as there were steps; its
                     last step gives the first numbers on these inputs, and gradients that are finite
-    one step behind the first block and one behind the last, run as the timed ones are
-                    gives these numbers, too, sends nothing past comm/, computes as much as the
-                    first step
+    one step before the first block, on inputs that were never there
+                    says how much a step computes
+    one step after the last block, on its inputs
+                    gives its numbers, sends nothing past comm/, computes as much
     silent steps    send, call and update as real ones, and compute as much; write no more, but for
                     what stands in for what arrives. If they do less or more, only the time of
                     computation is blank: nothing else depends on it
@@ -98,9 +99,8 @@ class StepProof:
         self._farthest: dict[str, Difference] = {}
         """By column of the row."""
         self._written_bytes = self._computed_bytes = 0
-        self._silent_written = self._silent_computed = 0
+        self._silent_differs = (0.0, 0.0)
         self._counts = StepCounts(step)
-        self._has_looked = False
         self._wrong: list[str] = []
 
     def forget(self) -> None:
@@ -119,11 +119,7 @@ class StepProof:
     def first(self, step: Callable[[], object]) -> dict[str, Any] | None:
         """Runs the first step. Fields of a wrong rank's Sample, or None; all ranks must call."""
         self._counts.begin(self._step.transports)
-        with Witness(self._step.transports) as witness:
-            self._run(step)
-        self._written_bytes = witness.written_bytes
-        self._computed_bytes = witness.computed_bytes
-        self._note(witness.why_wrong())
+        self._witnessed(step)
         return self._first_numbers()
 
     def second(self) -> dict[str, Any] | None:
@@ -141,40 +137,40 @@ class StepProof:
             self._hold("agreement_error", far, "in the first step differs from one device")
         return self._if_any_wrong()
 
+    def settle(self, step: Callable[[], object]) -> None:
+        """Runs a step as the timed ones are, on inputs that were never there: whatever a step may
+        set up is there by now, and nothing can be looked up. So much work every step has."""
+        self._negate_inputs()
+        witness = self._witnessed(step)
+        self._negate_inputs()
+        self._written_bytes = witness.written_bytes
+        self._computed_bytes = witness.computed_bytes
+
     @contextmanager
     def silent_step(self) -> Iterator[None]:
         """Sees what a silent step inside writes."""
         with Witness(self._step.silent) as witness:
             yield
-        self._silent_written = witness.written_bytes - self._written_bytes
-        self._silent_computed = witness.computed_bytes
+        more = witness.written_bytes - self._written_bytes
+        less = self._computed_bytes - witness.computed_bytes
+        self._silent_differs = float(more), float(less)
 
-    def why_silent_differs(self, step: Callable[[], object]) -> str:
-        """The reason why the silent step was not the same work as a real one; blank if it was.
-        ``step`` is a real one, which is run where the first one only set something up."""
-        more, unsent = self._silent_written, sum(self._step.silent.sent().values())
-        less = self._computed_bytes - self._silent_computed
-        (most,) = self._group.largest([float(less)])
-        if most > NUMBERS_BYTES:
-            with Witness(self._step.transports) as witness:
-                self._run(step)
-            less = witness.computed_bytes - self._silent_computed
-        return why_silent_differs(*self._group.largest([*map(float, (more, unsent, less, -less))]))
+    def why_silent_differs(self) -> str:
+        """The reason why a silent step is not the same work as a real one; blank if it is."""
+        more, less = self._silent_differs
+        unsent = float(sum(self._step.silent.sent().values()))
+        return why_silent_differs(*self._group.largest([more, unsent, less, -less]))
 
     def begin(self) -> None:
         """A block of timed steps is about to begin: on the other inputs, and counted."""
         self.flip()
         self._counts.begin(self._step.transports)
 
-    def look(self, steps: int, step: Callable[[], object]) -> None:
-        """Looks at what ``steps`` timed steps have left behind; after the first block also at one
-        more step, which is run as they were."""
+    def look(self, steps: int) -> None:
+        """Looks at what a block of ``steps`` timed steps has left behind."""
         self._note(self._counts.why_differs(self._step.transports, steps, "timed step"))
         self._look_at_gradients()
         self._compare_with_first("in timed steps")
-        if not self._has_looked:
-            self._has_looked = True
-            self._look_at_step(step, "after timed steps")
 
     def begin_silent(self) -> None:
         """A block of silent steps is about to begin."""
@@ -199,7 +195,14 @@ class StepProof:
 
     def last(self, step: Callable[[], object]) -> dict[str, Any]:
         """Runs one more step as the timed ones were. Fields of the rank's Sample."""
-        self._look_at_step(step, "after the last timed step")
+        self._group.barrier()
+        witness = self._witnessed(step)
+        self._compare_with_first("after the last timed step")
+        if self._computed_bytes - witness.computed_bytes > NUMBERS_BYTES:
+            self._note(
+                f"a step after the last timed one computes {witness.computed_bytes:,} bytes, and "
+                f"{self._computed_bytes:,} on new inputs: something is kept from earlier steps"
+            )
         if (wrong := self._if_any_wrong()) is not None:
             return wrong
         firsts = [
@@ -208,31 +211,6 @@ class StepProof:
         ]
         both = {name: numbers for first in firsts for name, numbers in first.items()}
         return self._fields | ({"fingerprint": both} if both and self._group.rank == 0 else {})
-
-    def _look_at_step(self, step: Callable[[], object], when: str) -> None:
-        """Looks at one more step, run as timed ones are, while it runs."""
-        self._group.barrier()
-        with Witness(self._step.transports) as witness:
-            self._run(step)
-        self._note(witness.why_wrong())
-        self._compare_with_first(when)
-        self._compare_work(step, witness.computed_bytes, when)
-
-    def _compare_work(self, step: Callable[[], object], computed_bytes: int, when: str) -> None:
-        """Notes a step that computes less than the first one did, unless a step on inputs that were
-        never there does so, too: then the first one only set something up."""
-        (less,) = self._group.largest([float(self._computed_bytes - computed_bytes)])
-        if less <= NUMBERS_BYTES:
-            return
-        self._negate_inputs()
-        with Witness(self._step.transports) as witness:
-            self._run(step)
-        self._negate_inputs()
-        if witness.computed_bytes - computed_bytes > NUMBERS_BYTES:
-            self._note(
-                f"a step {when} computes {computed_bytes:,} bytes, on new inputs "
-                f"{witness.computed_bytes:,}: something is kept from earlier steps"
-            )
 
     @torch.no_grad()
     def _negate_inputs(self) -> None:
@@ -256,9 +234,13 @@ class StepProof:
             self._farthest[column] = far
         self._note(why_too_far(far, differs))
 
-    def _run(self, step: Callable[[], object]) -> None:
-        with self._observer.times.step(self._group.device):
+    def _witnessed(self, step: Callable[[], object]) -> Witness:
+        """Runs a step; nothing in it may pass comm/ by."""
+        taken = self._observer.times.step(self._group.device)
+        with Witness(self._step.transports) as witness, taken:
             step()
+        self._note(witness.why_wrong())
+        return witness
 
     def _fingerprint(self) -> Fingerprint:
         tensors = self._step.tensors(self._inputs, self._output)

@@ -51,8 +51,8 @@ class MeasurementBudget(Frozen):
 
     @property
     def max_steps(self) -> int:
-        """Steps of a rank at most: the gate's, two counted, warm-up, both passes, and those behind
-        the first block and the last."""
+        """Steps of a rank at most: the gate's, two counted, warm-up, both passes, and those that
+        are looked at before and after them."""
         silent = 2 + self.max_iterations if self.silent else 0
         return 5 + self.max_warmup + self.max_iterations + silent
 
