@@ -1,6 +1,7 @@
 """Steps without communication, timed in turn with real ones: what computation alone takes."""
 
 from collections.abc import Callable
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import final
 
@@ -31,18 +32,21 @@ class SilentPass:
 
     def prove(self) -> None:
         """Runs one silent step, which must be the same work as a real one."""
-        if not self.why_none:
-            with self.proof.silent_step():
-                self.time(1)
+        self.time(1, around=self.proof.silent_step)
         self.why_none = self.why_none or self.proof.why_silent_differs()
 
     def known(self, silent_ms: list[float]) -> list[float] | None:
         """All silent times, unless the pass was given up."""
         return None if self.why_none else silent_ms or None
 
-    def time(self, steps: int, look: Callable[[], object] = lambda: None) -> list[float]:
+    def time(
+        self,
+        steps: int,
+        look: Callable[[], object] = lambda: None,
+        around: Callable[[], AbstractContextManager[None]] = nullcontext,
+    ) -> list[float]:
         """This rank's milliseconds; none once it was given up. Every rank must call it. ``look`` is
-        called right after the steps, before the ranks meet."""
+        called right after the steps, before the ranks meet; ``around`` each of them."""
         if self.why_none:
             return []
         failed: list[str] = []
@@ -51,7 +55,8 @@ class SilentPass:
             # A rank that fails goes on meeting the others, which wait for it before each step.
             if not failed:
                 try:
-                    self.one_step()
+                    with around():
+                        self.one_step()
                 except (RuntimeError, MemoryError) as error:
                     if not memory.is_out_of_memory(error):
                         raise

@@ -256,6 +256,15 @@ def test_what_the_first_step_sets_up_is_no_fault(monkeypatch: pytest.MonkeyPatch
     assert verify_on_threads(shape(), "ulysses", 2) == ""
 
 
+@pytest.mark.parametrize("optimizer", ["none", "adamw"])
+def test_right_steps_compare_with_silent_ones(optimizer: str) -> None:
+    """Nothing is planted, and nothing is wrong; AdamW's own counting is no work of a step."""
+    samples = run_on_threads(shape(optimizer=optimizer), "megatron-tp", 2)
+    assert complaint(samples) == ""
+    assert all(sample.compute_ms and not sample.compute_note for sample in samples)
+    assert verify_on_threads(shape(optimizer=optimizer), "megatron-tp", 2) == ""
+
+
 def silent_note(workload: Workload) -> str:
     """Why silent times are blank; the rest of the row is sound."""
     samples = run_on_threads(workload, "ulysses", 2)

@@ -1,4 +1,4 @@
-"""What blocks of steps are held against: flipped inputs, updates that were counted, bytes, calls."""
+"""What blocks of steps are held against: flipped inputs, bytes, calls and counted updates."""
 
 from __future__ import annotations
 
