@@ -163,14 +163,15 @@ def _compare(
 
     output, on_other = worst({"output": mine.pop("output")}), worst(other)
     assert output is not None and on_other is not None
+    gradient = worst(mine | weights)  # before a silent step moves the weights again
     silent = _silent_step(step, reference, other_witness) if with_silent else None
     return GateResult(
         silent=silent,
         workload=workload.name,
         output=output,
-        gradient=worst(mine | weights),
+        gradient=gradient,
         other=on_other,
-        bypassed=witness.why_wrong(),
+        bypassed=witness.why_wrong() or other_witness.why_wrong(),
         sent=sent,
         predicted=count(strategy.traffic(workload, step.ranks), step.rank),
     )

@@ -13,15 +13,19 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.run_on_threads import complaint, run_on_threads, verify_on_threads
+from helpers.run_on_threads import BRIEF, complaint, run_on_threads, verify_on_threads
 from torch import Tensor
 from torch.optim import AdamW
 
 from spbench.comm import collectives
+from spbench.comm.group import ShareOfGroup
 from spbench.layers import head_parallel, linear
 from spbench.layers.attention import Scores
+from spbench.results.sample import Sample
+from spbench.worker.observer import Observer
+from spbench.worker.run_case import run_case
 from spbench.worker.step import Step
-from spbench.workload.case import MeasurementBudget
+from spbench.workload.case import Case, MeasurementBudget
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.workload import Workload
 
@@ -322,3 +326,45 @@ def test_silent_steps_without_an_optimizer(monkeypatch: pytest.MonkeyPatch, now:
     monkeypatch.setattr(AdamW, "step", lazy)
     note = silent_note(shape(optimizer="adamw"))
     assert note == "AdamW took 0 updates of a weight in 1 silent step, not 1"
+
+
+def share_of(workload: Workload) -> Sample:
+    """The sample of one rank's share of two."""
+    case = Case(
+        workload=workload,
+        strategy="ulysses",
+        ranks=2,
+        device="cpu",
+        kind="one_gpu_share",
+        budget=BRIEF,
+    )
+    return run_case(case, ShareOfGroup(torch.device("cpu"), 2), Observer())
+
+
+def test_a_share_that_does_less(monkeypatch: pytest.MonkeyPatch, now: Now) -> None:
+    """Its numbers are random, but what it would send, its updates and its work are looked at."""
+    assert share_of(shape(optimizer="adamw")).status == "ok"
+    now.of_ranks.step = 0
+    real, right = AdamW.step, collectives.make_whole
+    kept: dict[Any, list[Tensor]] = {}
+
+    def never(self: AdamW, *args: Any) -> Any:
+        return None if now.step >= 5 else real(self, *args)
+
+    def lazy(transport: Any, xs: Any, *more: Any) -> list[Tensor]:
+        key = now.call()
+        if now.step < 5 or transport.size == 1:
+            kept[key] = right(transport, xs, *more)
+        return [x.clone() for x in kept[key]]
+
+    with monkeypatch.context() as lazy_optimizer:
+        lazy_optimizer.setattr(AdamW, "step", never)
+        sample = share_of(shape(optimizer="adamw"))
+        assert (sample.status, sample.reason) == (
+            "wrong_result",
+            "AdamW took 0 updates of a weight in 1 timed step, not 1",
+        )
+    now.of_ranks.step = 0
+    monkeypatch.setattr(collectives, "make_whole", lazy)
+    sample = share_of(shape())
+    assert sample.status == "wrong_result" and "bytes in 1 timed step, not " in sample.reason
