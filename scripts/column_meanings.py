@@ -51,8 +51,8 @@ MEANINGS: Final = {
     ),
     "compute_ms": "Milliseconds of the same step with silent collectives; `step_ms` if none sends.",
     "exposed_comm_ms": (
-        "Milliseconds that communication adds: step_ms less compute_ms; blank where "
-        "`compute_note` says why."
+        "Milliseconds that communication adds: step_ms less compute_ms; below 0: not told apart "
+        "from 0; blank where `compute_note` says why."
     ),
     "peak_allocated_bytes": "Largest allocated memory of a rank in one step.",
     "peak_reserved_bytes": "Largest memory of a rank that the allocator reserved; GPUs only.",
@@ -123,10 +123,12 @@ MEANINGS: Final = {
         "What the optimizer keeps from step to step on the fullest rank, counted from its tensors."
     ),
     "repeat_error": (
-        "Largest relative difference of a tensor of one more step behind the timed ones from "
-        "the first step: the noise floor."
+        "Largest relative difference of a tensor of the last step of a timed block, or of one more "
+        "behind all, from the first step on the same inputs: the noise floor."
     ),
-    "agreement_error": "Largest relative difference of a full-size step from `agreed_with`.",
+    "agreement_error": (
+        "Largest relative difference of a full-size step, on either inputs, from `agreed_with`."
+    ),
     "agreed_with": (
         "What the whole workload's step was compared with: `one device`, or the run's first "
         "launch, as `dsp on 2 ranks`; blank: nothing yet."

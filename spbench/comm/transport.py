@@ -48,6 +48,18 @@ DONE = Several([])
 """A transfer that is over."""
 
 
+@final
+class Watched:
+    """A transfer whose transport shows that it works, also while it is waited for."""
+
+    def __init__(self, handle: Handle, transport: "Transport") -> None:
+        self._handle, self._transport = handle, transport
+
+    def wait(self) -> None:
+        with self._transport.moving():
+            self._handle.wait()
+
+
 class Transport(ABC):
     """The ranks of one group. Public methods count; the underscored ones move."""
 
@@ -61,6 +73,9 @@ class Transport(ABC):
         self._along: dict[tuple[str, Groups], Self] = {}
         self.is_moving = False
         """Whether a transfer that was counted is being posted: other collectives pass by."""
+        self.is_watched = False
+        """Whether a transfer shows in ``is_moving`` also while it is waited for, where what came is
+        unpacked. Not in timed steps."""
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
@@ -120,12 +135,26 @@ class Transport(ABC):
         self._count("p2p", sent.nbytes)
         return self._move(self._shift, received, sent)
 
+    @contextmanager
+    def moving(self) -> Iterator[None]:
+        """Inside, a transfer that was counted is under way."""
+        before, self.is_moving = self.is_moving, True
+        try:
+            yield
+        finally:
+            self.is_moving = before
+
     def _move(self, move: Callable[..., Handle], *tensors: object) -> Handle:
-        self._whole.is_moving = True
+        whole = self._whole
+        if whole.is_watched:
+            with whole.moving():
+                return Watched(move(*tensors), whole)
+        # A context manager would be a cost of its own in timed steps.
+        whole.is_moving = True
         try:
             return move(*tensors)
         finally:
-            self._whole.is_moving = False
+            whole.is_moving = False
 
     def _count(self, op: Op, sent: int | Fraction) -> None:
         if self._heartbeat is not None:

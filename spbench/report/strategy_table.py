@@ -20,6 +20,11 @@ SHARES_UNRANKED = (
     "bytes are shown, so not a step; 'spbench project WORKLOAD --cluster NAME --share RUN' adds "
     "what the messages take"
 )
+BELOW_0 = "?"
+BELOW_0_NOTE = (
+    f"{BELOW_0} silent steps took longer than real ones: what communication adds is not told apart "
+    "from 0"
+)
 PROJECTED_NOTE = "^ projected, not measured: 90 % interval of the cost model"
 
 
@@ -45,6 +50,16 @@ def interval_cell(line: Line) -> str:
         return units.BLANK
     mark = "" if step.is_interval else "^" if is_projected else "*"
     return f"{units.milliseconds(step.low)}..{units.milliseconds(step.high)}{mark}"
+
+
+def exposed_cell(line: Line) -> str:
+    """Milliseconds that communication adds, marked where they are below 0."""
+    shown = units.milliseconds(line.exposed_comm_ms)
+    return shown + BELOW_0 if _is_below_0(line) else shown
+
+
+def _is_below_0(line: Line) -> bool:
+    return line.exposed_comm_ms is not None and line.exposed_comm_ms < 0
 
 
 def speedup_cell(line: Line) -> str:
@@ -82,7 +97,7 @@ COLUMNS: dict[str, Callable[[Line], str]] = {
     "tokens/s": lambda line: units.count_of(line.tokens_per_s),
     "mfu": lambda line: units.count_of(line.mfu),
     "compute ms": compute_cell,
-    "exposed ms": lambda line: units.milliseconds(line.exposed_comm_ms),
+    "exposed ms": exposed_cell,
     "GB/s": lambda line: units.count_of(line.exposed_gb_per_s),
     "peak MiB": lambda line: units.mebibytes(line.peak_allocated_bytes),
     "sent MiB": sent_cell,
@@ -231,8 +246,10 @@ def mark_notes(lines: Sequence[Line], lacks: Sequence[str] = ()) -> list[str]:
     """What the marks beside figures mean, of those that occur in columns that are shown."""
     marks = {interval_cell(line)[-1] for line in lines if "95 %" not in lacks}
     marks |= {NOISY} if any(line.is_noisy for line in lines) else set()
+    is_below = "exposed ms" not in lacks and any(map(_is_below_0, lines))
+    marks |= {BELOW_0} if is_below else set()
     notes = {"*": "* two launches: their range, not a confidence interval"}
-    notes |= {STEPS: STEPS_NOTE, "^": PROJECTED_NOTE, NOISY: NOISY_NOTE}
+    notes |= {STEPS: STEPS_NOTE, "^": PROJECTED_NOTE, NOISY: NOISY_NOTE, BELOW_0: BELOW_0_NOTE}
     return [note for mark, note in notes.items() if mark in marks]
 
 

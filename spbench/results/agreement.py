@@ -78,6 +78,6 @@ def relative_difference(got: Sequence[float], wanted: Sequence[float], floor: fl
 def noise_floor(fingerprint: Fingerprint, dtype: str) -> float:
     """Below this root mean square a gradient is nothing but rounding: that of a query which only
     one key answers is zero, whatever its digits say."""
-    gradients = [n for name, n in fingerprint.items() if name != "output"]
+    gradients = [n for name, n in fingerprint.items() if not name.startswith("output")]
     typical = statistics.median([math.sqrt(n[1] / n[0]) for n in gradients] or [0.0])
     return 10 * EPS[dtype] / TOLERANCE[dtype] * typical

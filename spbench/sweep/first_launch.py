@@ -25,7 +25,7 @@ from spbench.text import counted
 from spbench.workload.case import Case
 
 FOLDER = "fingerprints"
-SCHEME = 1
+SCHEME = 2
 """How weights and inputs are seeded and signs are drawn: others are not comparable."""
 
 

@@ -121,12 +121,15 @@ def _exposed(
     steps: list[float],
     silent: list[float],
     silent_over_timed: list[float],
-) -> dict[str, float | str]:
+) -> Mapping[str, float | str | None]:
     """Time that a step waits for communication: known, between two bounds, or not known.
 
     Computation takes as long in a real step as in a silent one only at the same clock; at another
     its time is between that and what the clocks' ratio makes of it, of whichever rank is the
-    slowest. Where the host sets the pace, the difference says nothing about communication.
+    slowest. Where the host sets the pace, the difference says nothing about communication. Nor does
+    it where silent steps took longer than real ones by more than chance: then they were other
+    steps, or met another machine, and their time is no step's computation. Within chance it stays,
+    below 0, so that the mean over launches is not pulled up.
 
     ``silent_over_timed``: the ratio of the clocks of each rank that knows both.
     """
@@ -136,17 +139,29 @@ def _exposed(
     if columns.get("host_bound") == "yes":
         part = columns["issue_ms"] / step_ms
         return {"compute_note": f"host-bound: issuing takes {part:.0%} of the step"}
+    error_ms = uncertainty_ms(steps) + uncertainty_ms(silent)
     if all(abs(ratio - 1) <= CLOCKS_ALIKE for ratio in silent_over_timed):
-        return {"exposed_comm_ms": step_ms - compute_ms}
+        # Clocks that count as alike may make the silent steps longer by as much.
+        chance_ms = error_ms + CLOCKS_ALIKE * compute_ms
+        if compute_ms - step_ms <= chance_ms:
+            return {"exposed_comm_ms": step_ms - compute_ms}
+        return _not_comparable(compute_ms - step_ms, chance_ms)
     timed_mhz, silent_mhz = (columns[f"{name}_clock_mhz"] for name in ("timed", "silent"))
     least_ms, most_ms = (compute_ms * end([1.0, *silent_over_timed]) for end in (min, max))
-    error_ms = uncertainty_ms(steps) + uncertainty_ms(silent)
+    if least_ms - step_ms > error_ms:
+        return _not_comparable(least_ms - step_ms, error_ms)
     return {
         "exposed_comm_ms_low": step_ms - most_ms - error_ms,
         "exposed_comm_ms_high": step_ms - least_ms + error_ms,
         "compute_note": f"clocks differ: {timed_mhz:.0f} MHz in timed steps, "
         f"{silent_mhz:.0f} MHz in silent ones",
     }
+
+
+def _not_comparable(longer_ms: float, chance_ms: float) -> dict[str, str | None]:
+    """What is known where silent steps took longer than real ones by more than chance."""
+    note = f"silent steps took {longer_ms:.3g} ms longer than real ones, of which chance explains "
+    return {"compute_ms": None, "compute_note": f"{note}{chance_ms:.2g}: they do not compare"}
 
 
 def _exposed_rate(columns: Mapping[str, Any]) -> float | None:

@@ -21,6 +21,8 @@ OWN_ERROR_FACTOR = 4.0
 UPDATES = 2
 """Two updates are compared: the second has other gradients, and moments that the first one left."""
 UPDATED = f"after {UPDATES} updates"
+FLIPPED = "from flipped inputs"
+"""What tensors of a step on the other inputs are called (``Step.flip``)."""
 
 Named = dict[str, Tensor]
 """The output, and behind it the input's gradient and every weight's, by name; with an optimizer

@@ -4,8 +4,8 @@
     kill@rank1:step3   rank 1 kills itself when its step 3 begins
     hang@rank0:init    rank 0 stops before it joins the others; teardown: before it leaves them
 
-Step 0 is the gate's, 1 and 2 those of the memory pass, then come warm-up and timed steps; the last
-one looks once more at the numbers.
+Step 0 is the gate's, 1 and 2 those of the memory pass, then come warm-up and timed steps; the one
+between them and the last one look once more at what steps do.
 Faults prove that spbench notices what it promises to notice. One that is not valid, or hits no rank
 that is timed, would prove nothing, unnoticed: it is refused before anything starts, without torch.
 """

@@ -46,6 +46,11 @@ def fingerprint(
     }
 
 
+def whole_fingerprint(tensors: Mapping[str, Tensor]) -> Fingerprint:
+    """The fingerprint of tensors that this process holds whole."""
+    return fingerprint(tensors, dict.fromkeys(tensors, ()), 0, lambda numbers: [list(numbers)])
+
+
 def _copies(by_rank: Tensor, cuts: Shards) -> list[Tensor]:
     """The rows of ranks, those together whose ranks hold the same part."""
     same = grouped(range(len(by_rank)), lambda rank: tuple(cut.runs[rank] for cut in cuts))

@@ -25,11 +25,18 @@ from spbench.comm.collectives import Collectives
 from spbench.comm.transport import Transports
 from spbench.results.agreement import Difference
 from spbench.strategies.base import Strategy
-from spbench.worker.comparison import Comparison
+from spbench.worker.comparison import Comparison, Named
 from spbench.worker.memory import is_out_of_memory
 from spbench.worker.observer import Observer
 from spbench.worker.reference import Reference
-from spbench.worker.seeded_run import run_seeded, updated, updated_weights
+from spbench.worker.seeded_run import (
+    flipped,
+    run_flipped,
+    run_seeded,
+    updated,
+    updated_weights,
+    without_weights,
+)
 from spbench.worker.step import Step
 from spbench.worker.witness import Witness
 from spbench.workload.mesh import ALL
@@ -46,14 +53,16 @@ class GateResult:
     output: Difference
     gradient: Difference | None
     """The worst error of all gradients and of updated weights; None in forward mode."""
+    other: Difference
+    """The worst error of a step on other inputs, which shows what is kept from the first."""
     bypassed: str | None
     """What passed by ``comm/``, which counts the bytes."""
     sent: Count
     predicted: Count
     twin: "GateResult | None" = None
     """The result of the step in float32, where the workload is in 16 bits."""
-    silent: tuple[float, float] | None = None
-    """Bytes that a silent step writes beyond a real one, and bytes that it does not send."""
+    silent: tuple[float, float, float, float] | None = None
+    """Bytes that a silent step writes beyond a real one, does not send, computes less, and more."""
 
     @property
     def figures(self) -> dict[str, Any]:
@@ -68,7 +77,8 @@ class GateResult:
 
     @property
     def worst(self) -> Difference:
-        return max(filter(None, (self.output, self.gradient)), key=lambda error: error.excess)
+        every = filter(None, (self.output, self.gradient, self.other))
+        return max(every, key=lambda error: error.excess)
 
     def why_wrong(self) -> str | None:
         """The reason in a sentence; None if the gate is passed."""
@@ -131,40 +141,55 @@ def _compare(
     mine["output"] = observer.output(mine["output"])
     sent = transports.sent()
     shards = step.cuts
+    shards |= {flipped(name): cut for name, cut in shards.items()}
     shards |= {updated(n): shards[f"gradient of {n}"] for n, _ in step.model.named_parameters()}
     comm = Collectives(transports.strategy)
     comparison = Comparison(
         reference.exact, reference.own, dtype=workload.dtype, shards=shards, comm=comm
     )
     tolerances = comparison.tolerances(list(mine))
+    with Witness(transports) as other_witness:
+        other = without_weights(step, run_flipped(step, reference.rounded_to, observer))
+    tolerances |= {flipped(name): tolerances[name] for name in mine if flipped(name) in other}
     weights = updated_weights(step, reference.rounded_to, reference.exact, observer)
     tolerances |= comparison.tolerances(list(weights)) if weights else {}
-    output, *gradients = (
-        Difference(name=name, relative=comparison.error(name, got), tolerance=tolerances[name])
-        for name, got in (mine | weights).items()
-    )
-    silent = _silent_step(step, reference, witness.written_bytes) if with_silent else None
+
+    def worst(tensors: Named) -> Difference | None:
+        differences = (
+            Difference(name=name, relative=comparison.error(name, got), tolerance=tolerances[name])
+            for name, got in tensors.items()
+        )
+        return max(differences, key=lambda error: error.excess, default=None)
+
+    output, on_other = worst({"output": mine.pop("output")}), worst(other)
+    assert output is not None and on_other is not None
+    gradient = worst(mine | weights)  # before a silent step moves the weights again
+    silent = _silent_step(step, reference, other_witness) if with_silent else None
     return GateResult(
         silent=silent,
         workload=workload.name,
         output=output,
-        gradient=max(gradients, key=lambda error: error.excess, default=None),
-        bypassed=witness.why_wrong(),
+        gradient=gradient,
+        other=on_other,
+        bypassed=witness.why_wrong() or other_witness.why_wrong(),
         sent=sent,
         predicted=count(strategy.traffic(workload, step.ranks), step.rank),
     )
 
 
 def _silent_step(
-    step: Step, reference: Reference, written_bytes: float
-) -> tuple[float, float] | None:
-    """What a silent step writes beyond a real one, and does not send; None without the memory."""
+    step: Step, reference: Reference, real: Witness
+) -> tuple[float, float, float, float] | None:
+    """How a silent step differs from the ``real`` one, as ``why_silent_differs`` takes it; None
+    without the memory."""
     step.silent.reset()
     try:
-        with step.silenced(), Witness(step.transports) as witness:
-            run_seeded(step, reference.rounded_to, Observer())
+        with step.silenced(), Witness(step.silent) as witness:
+            run_flipped(step, reference.rounded_to, Observer())
     except (RuntimeError, MemoryError) as error:
         if not is_out_of_memory(error):
             raise
         return None
-    return witness.written_bytes - written_bytes, float(sum(step.silent.sent().values()))
+    more = float(witness.written_bytes - real.written_bytes)
+    less = float(real.computed_bytes - witness.computed_bytes)
+    return more, float(sum(step.silent.sent().values())), less, -less

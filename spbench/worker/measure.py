@@ -46,9 +46,10 @@ def measure(
         work, device, seed = case.workload, group.device, case.seed
         whole = Step(work, strategy, group.transports, device, seed=seed, observer=observer)
         inputs, cotangent = whole.seeded_inputs()
-        proof = StepProof(whole, inputs, group, observer, expected)
+        proof = StepProof(whole, inputs, cotangent, group, observer, expected)
 
         def step() -> None:
+            proof.forget()
             proof.see(whole(inputs, cotangent))
 
         already_there = [*whole.model.parameters(), *inputs.tensors, cotangent]
@@ -58,7 +59,11 @@ def measure(
             return wrong
         seen: dict[str, Any] = {"attention_kernel": "+".join(kernels.names)}
         seen["optimizer_bytes"] = state_bytes(whole.optimizer)
+        proof.flip()
         seen |= _memory_and_bytes(step, whole, already_there, group, observer)
+        wrong = proof.second()
+    if wrong is not None:
+        return seen | wrong
     slowed = observer.timed(step)
     seen |= _time(slowed, whole, proof, case.budget, group, observer)
     with observer.phase("proof"):
@@ -76,13 +81,14 @@ def _time(
     """Warm-up, then both passes; a share has one pass, since it never sends."""
     watch = Stopwatch(group=group, now_s=observer.times.now_s)
     is_share = isinstance(group, ShareOfGroup)
-    silent = SilentPass(whole=whole, one_step=step, group=group, watch=watch)
+    silent = SilentPass(whole=whole, one_step=step, group=group, watch=watch, proof=proof)
     both = budget.silent and not is_share
     with observer.phase("warm-up"):
         warmup = watch.warm_up(step, budget)
         is_warm = watch.is_warm(warmup)
+        proof.settle(step)
         if both:
-            silent.prove(proof)
+            silent.prove()
 
     with observer.phase("timed and silent"):
         timed = TimedPass(step, watch, Machine(group), proof, observer.turns)
@@ -92,6 +98,8 @@ def _time(
         block_s = math.inf if observer.turns is None else TURN_S
         times = sample(timed.time, also, group.largest, budget, typical_ms, block_s)
         conditions = timed.machine.seen()
+        if both:
+            silent.prove()
     observer.times.steps_s += watch.spent_s
     return {
         "warmup": len(warmup) + 2,  # with the two before the clock
@@ -108,7 +116,7 @@ def _time(
 @final
 @dataclass
 class TimedPass:
-    """Steps as they are; behind each block a look at the machine and at the gradients."""
+    """Steps as they are; behind each block a look at the machine, and at what the steps did."""
 
     one_step: Callable[[], None]
     watch: Stopwatch
@@ -124,10 +132,11 @@ class TimedPass:
         if self.turns is not None:
             with self.machine.elsewhere():
                 self.turns.take()
+        self.proof.begin()
         times, issued = self.watch.time(self.one_step, steps)
         self.machine.look()
         self.issue_ms += issued
-        self.proof.look_at_gradients()
+        self.proof.look(steps)
         return times
 
 

@@ -11,6 +11,7 @@ were proved. The gate has a real one (``take_updates``).
 import statistics
 from collections.abc import Iterable, Sequence
 
+import torch
 from torch import Tensor, nn
 from torch.optim import AdamW
 
@@ -34,6 +35,21 @@ def state_tensors(optimizer: AdamW | None) -> list[Tensor]:
 def state_bytes(optimizer: AdamW | None) -> int | None:
     """Bytes of what it keeps; None without an optimizer."""
     return None if optimizer is None else sum(kept.nbytes for kept in state_tensors(optimizer))
+
+
+def updates_taken(optimizer: AdamW) -> tuple[int, int]:
+    """How many updates the optimizer counts: of the weight that had fewest, and of that with most.
+
+    A weight that it has never met has had none.
+    """
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    never = torch.zeros(())
+    counts = [optimizer.state.get(weight, {}).get("step", never) for weight in weights]
+    if not counts:
+        return 0, 0
+    # The fused kernel keeps counts on the weights' device: one transfer for all of them.
+    fewest, most = torch.stack([count.to(weights[0].device) for count in counts]).aminmax()
+    return int(fewest), int(most)
 
 
 def take_updates(optimizer: AdamW, eps: float) -> None:

@@ -18,10 +18,12 @@ import torch
 
 from spbench.comm.fake import silent_transports
 from spbench.comm.group import Group, ShareOfGroup
+from spbench.results.agreement import Fingerprint
 from spbench.strategies.base import Layout, Strategy
 from spbench.worker.comparison import Named
+from spbench.worker.fingerprint import whole_fingerprint
 from spbench.worker.observer import Observer
-from spbench.worker.seeded_run import run_seeded, updated_weights
+from spbench.worker.seeded_run import run_flipped, run_seeded, updated_weights, without_weights
 from spbench.worker.step import Step
 from spbench.workload.block import Attention
 from spbench.workload.flops import forward_flops, parameters
@@ -50,6 +52,8 @@ class Reference:
     seed: int
     sharpness: float
     exact: Named
+    flipped: Fingerprint
+    """What one device gives in the dtype of ``exact`` on the other inputs (``Step.flip``)."""
     own: Named | None
     """One device in the workload's own dtype, where that is not the exact one."""
     rounded_to: torch.dtype
@@ -94,21 +98,35 @@ def one_device(
 
     rounded_to: torch.dtype = getattr(torch, workload.dtype)
 
-    def run(dtype: str, exact: Named | None = None) -> Named:
+    def step_in(dtype: str) -> Step:
         alone = silent_transports(0, 1)
         same = workload.model_copy(update={"dtype": dtype})
         step = Step(same, OneDevice(), alone, device, seed=seed, sharpness=sharpness)
         _show_progress(step, observer.heartbeat.working)
-        found = run_seeded(step, rounded_to, observer)
-        return found | updated_weights(step, rounded_to, exact or found, observer)
+        return step
 
-    exact = run(finer or workload.dtype)
+    def run_exact() -> tuple[Named, Fingerprint]:
+        step = step_in(finer or workload.dtype)
+        found = run_seeded(step, rounded_to, observer)
+        other = run_flipped(step, rounded_to, observer)
+        print_of_other = whole_fingerprint(other)
+        found |= without_weights(step, other)
+        del other  # each weight's second gradient
+        return found | updated_weights(step, rounded_to, found, observer), print_of_other
+
+    def run_own(exact: Named) -> Named:
+        step = step_in(workload.dtype)
+        found = run_seeded(step, rounded_to, observer)
+        return found | updated_weights(step, rounded_to, exact, observer)
+
+    exact, print_of_other = run_exact()
     return Reference(
         workload=workload,
         seed=seed,
         sharpness=sharpness,
         exact=exact,
-        own=run(workload.dtype, exact) if finer else None,
+        flipped=print_of_other,
+        own=run_own(exact) if finer else None,
         rounded_to=rounded_to,
     )
 
@@ -168,5 +186,7 @@ def _needed_bytes(workload: Workload, ranks: int, device: torch.device) -> float
         scores += 2 * square * (part if keeps else 1 / ranks)
     pairs = sum(workload.axes[axis] ** 2 * channels for axis, channels in workload.pairs.items())
     kept = activations * part + scores + 2 * workload.samples * pairs
-    each = 4 if workload.optimizer == "none" else 10  # two moments, weights, what is kept of them
+    # Weights, gradients on either inputs, the rank's own; an optimizer's two moments, the weights
+    # that it gives, and what is kept of them.
+    each = 5 if workload.optimizer == "none" else 10
     return size * (kept + each * parameters(workload).total)

@@ -146,6 +146,6 @@ def verify_all(checks: Sequence[GateCheck], group: Group, observer: Observer) ->
                 )
             ranks = group.transports, group.device
             result = run_gate(strategy, *ranks, reference, observer, with_silent=True)
-            silent = why_silent_differs(*group.largest(result.silent or (0.0, 0.0)))
+            silent = why_silent_differs(*group.largest(result.silent or (0.0,) * 4))
         costly = why_not_cheapest(strategy, check.workload, group.size)
         yield Checked(wrong=result.why_wrong() or costly or silent, **result.figures)

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
-from spbench.worker.comparison import UPDATED, UPDATES
+from spbench.worker.comparison import FLIPPED, UPDATED, UPDATES
 from spbench.worker.observer import Observer
 from spbench.worker.optimizer import take_updates, typical_size
 from spbench.worker.step import Step
@@ -21,6 +21,27 @@ def run_seeded(step: Step, rounded_to: torch.dtype, observer: Observer) -> dict[
     with observer.times.step(step.device):
         out = step(mine, cotangent)
     return step.tensors(mine, out)
+
+
+def run_flipped(step: Step, rounded_to: torch.dtype, observer: Observer) -> dict[str, Tensor]:
+    """One step on the other inputs: this rank's output and gradients, by the names of the first."""
+    mine, cotangent = step.seeded_inputs(rounded_to)
+    step.flip(mine, cotangent)
+    with observer.times.step(step.device):
+        out = step.uncounted(mine, cotangent)
+    step.flip(mine, cotangent)
+    return step.tensors(mine, out)
+
+
+def without_weights(step: Step, flipped_run: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What the gate compares of a step on the other inputs, by names of its own: the output and the
+    inputs' gradients, which all that is kept from another step changes."""
+    of_weights = {f"gradient of {name}" for name, _ in step.model.named_parameters()}
+    return {flipped(name): x for name, x in flipped_run.items() if name not in of_weights}
+
+
+def flipped(name: str) -> str:
+    return f"{name} {FLIPPED}"
 
 
 def updated_weights(

@@ -123,6 +123,20 @@ class Step:
         cotangent = inputs.seeded_part("cotangent", shape, self.seed, cut=self.model.last, **where)
         return mine, cotangent.to(self.dtype)
 
+    @torch.no_grad()
+    def flip(self, mine: Inputs, cotangent: Tensor) -> None:
+        """Makes other inputs of the seeded ones, and with the next call the seeded ones again:
+        features in the opposite order, and in training each weight with the opposite sign.
+
+        Whatever is kept from a step on the one gives wrong numbers on the other. Features are whole
+        on every rank, and signs need not know how a weight is cut. Nothing is rounded, and no
+        memory is kept. Inference may keep what it makes of its weights: there they stay.
+        """
+        for x in (*mine.tensors, cotangent):
+            x.copy_(x.flip(-1))
+        for parameter in self.model.parameters() if self.train else ():
+            parameter.neg_()
+
     @property
     def cuts(self) -> dict[str, Shards]:
         """Which part of each of ``tensors`` each rank holds; none: all of it."""
@@ -147,8 +161,12 @@ class Step:
 
     def __call__(self, mine: Inputs, cotangent: Tensor) -> Tensor:
         """The output's shard. In training every ``.grad``, of inputs too, is the step's own."""
-        out: Tensor
         self._observer.step()
+        return self.uncounted(mine, cotangent)
+
+    def uncounted(self, mine: Inputs, cotangent: Tensor) -> Tensor:
+        """The same step, which has no number, and in which no fault strikes."""
+        out: Tensor
         if self.gradients is None:
             with torch.no_grad():
                 out = self.model(mine)
@@ -156,7 +174,7 @@ class Step:
         mine.forget_gradients()
         self.model.zero_grad(set_to_none=True)
         out = self.model(mine)
-        with self.transports.strategy.phase("backward"):
+        with self.all_ranks.transport.phase("backward"):
             out.backward(cotangent)
         self.gradients.finish()
         if self.optimizer is not None:

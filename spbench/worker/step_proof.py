@@ -1,22 +1,29 @@
 """Proves that what is timed is what was proved: the same step at its full size, from end to end.
 
     first step      sends nothing past comm/; its numbers are one device's, where that could run all
-    silent step     writes no more than a real one, but for what stands in for what arrives; if it
-                    does more, only the time of computation is blank: nothing else depends on it
-    each block      leaves no gradient that is not finite
-    one step after the last block, run as the timed ones are
-                    gives the first step's numbers
+    second step     the same on other inputs, in the memory pass; its bytes and calls are counted
+    each block      runs on the other inputs than the block before; sends and calls as often as the
+                    counted step, and the optimizer counts as many updates as there were steps; its
+                    last step gives the first numbers on these inputs, and gradients that are finite
+    one step before the first block, on inputs that were never there
+                    says how much a step computes
+    one step after the last block, on its inputs
+                    gives its numbers, sends nothing past comm/, computes as much
+    silent steps    send, call and update as real ones, and compute as much; write no more, but for
+                    what stands in for what arrives. If they do less or more, only the time of
+                    computation is blank: nothing else depends on it
 
-Numbers are compared by their fingerprints. Nothing of this is under the clock or in the memory
-pass. What is wrong is noted, and told when all ranks can agree on it: a rank that left alone would
-leave the others waiting.
+So what is kept from an earlier step, or done in some steps alone, shows. Numbers are compared by
+their fingerprints. Nothing of this is under the clock or in the memory pass. What is wrong is
+noted, and told when all ranks can agree on it: a rank that left alone would leave the others
+waiting.
 """
 
 import statistics
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import torch
@@ -26,12 +33,13 @@ from spbench.comm.compiler import graphs_run
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.model.inputs import Inputs
 from spbench.results.agreement import TOLERANCE, Difference, Fingerprint, farthest, noise_floor
-from spbench.worker.comparison import OWN_ERROR_FACTOR, UPDATED, relative_error
-from spbench.worker.fingerprint import fingerprint
+from spbench.worker.comparison import FLIPPED, OWN_ERROR_FACTOR, UPDATED, relative_error
+from spbench.worker.fingerprint import fingerprint, whole_fingerprint
 from spbench.worker.observer import Observer
 from spbench.worker.reference import Reference
 from spbench.worker.step import Step
-from spbench.worker.witness import Witness, counted_calls, why_silent_differs
+from spbench.worker.step_counts import StepCounts
+from spbench.worker.witness import NUMBERS_BYTES, Witness, counted_calls, why_silent_differs
 
 ESTIMATE = 2.0
 """How much further a fingerprint may be than the gate's error, of which it is an estimate."""
@@ -39,30 +47,34 @@ ESTIMATE = 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class Expected:
-    """One device's step of the whole workload: its fingerprint, and how far others may be."""
+    """One device's steps of the whole workload on both inputs: their fingerprints, and how far
+    others may be."""
 
     fingerprint: Fingerprint
+    flipped: Fingerprint
     tolerances: dict[str, float]
     floor: float
 
-    def farthest(self, got: Fingerprint) -> Difference:
-        return farthest(got, self.fingerprint, self.tolerances, self.floor)
+    def farthest(self, got: Fingerprint, *, is_flipped: bool = False) -> Difference:
+        right = self.flipped if is_flipped else self.fingerprint
+        return farthest(got, right, self.tolerances, self.floor)
 
     @classmethod
     def of(cls, reference: Reference) -> "Expected":
         own, dtype = reference.own, reference.workload.dtype
-        exact = {n: x for n, x in reference.exact.items() if not n.endswith(UPDATED)}
-        whole = fingerprint(exact, dict.fromkeys(exact, ()), 0, lambda numbers: [list(numbers)])
+        exact = {n: x for n, x in reference.exact.items() if not n.endswith((UPDATED, FLIPPED))}
+        whole = whole_fingerprint(exact)
+        both = {"fingerprint": whole, "flipped": reference.flipped}
         if own is None:
             fixed = dict.fromkeys(exact, TOLERANCE[dtype])
-            return cls(fingerprint=whole, tolerances=fixed, floor=noise_floor(whole, dtype))
+            return cls(tolerances=fixed, floor=noise_floor(whole, dtype), **both)
         errors = {name: relative_error(own[name], exact[name], exact[name]) for name in exact}
         typical = statistics.median(errors.values())
         rounding = {
             name: ESTIMATE * OWN_ERROR_FACTOR * max(typical, error)
             for name, error in errors.items()
         }
-        return cls(fingerprint=whole, tolerances=rounding, floor=0.0)
+        return cls(tolerances=rounding, floor=0.0, **both)
 
 
 @final
@@ -73,56 +85,106 @@ class StepProof:
         self,
         step: Step,
         inputs: Inputs,
+        cotangent: Tensor,
         group: Group,
         observer: Observer,
         expected: Expected | None,
     ) -> None:
-        self._step, self._inputs, self._group = step, inputs, group
-        self._observer, self._expected = observer, expected
+        self._step, self._inputs, self._cotangent = step, inputs, cotangent
+        self._group, self._observer, self._expected = group, observer, expected
         self._is_share = isinstance(group, ShareOfGroup)
+        self._is_flipped = False
         self._output: Tensor | None = None
-        self._is_looking = False
-        self._first: Fingerprint = {}
-        self._written_bytes = self._too_many_bytes = 0.0
+        self._firsts: dict[bool, Fingerprint] = {}
+        """The first numbers, by whether they are those of the flipped inputs."""
+        self._farthest: dict[str, Difference] = {}
+        """By column of the row."""
+        self._looked_into: dict[str, Any] = {}
+        """Further columns: operators that nothing can look into, and graphs that a step runs."""
+        self._written_bytes = self._computed_bytes = 0
+        self._silent_differs = (0.0, 0.0)
+        self._counts = StepCounts(step)
         self._wrong: list[str] = []
-        self._fields: dict[str, Any] = {}
+
+    def forget(self) -> None:
+        """A step begins: it is not to hold the output of the one before."""
+        self._output = None
 
     def see(self, output: Tensor) -> None:
-        """Takes each step's output, and keeps that of a step that it looks at."""
-        if self._is_looking:
-            self._output = output
+        """Takes each step's output."""
+        self._output = output
+
+    def flip(self) -> None:
+        """The steps that follow run on the other inputs."""
+        self._step.flip(self._inputs, self._cotangent)
+        self._is_flipped = not self._is_flipped
 
     def first(self, step: Callable[[], object]) -> dict[str, Any] | None:
         """Runs the first step. Fields of a wrong rank's Sample, or None; all ranks must call."""
-        with Witness(self._step.transports) as witness:
-            self._run(step)
-        self._written_bytes = witness.written_bytes
-        self._fields |= {"unseen_operators": counted_calls(witness.unseen)}
-        self._note(witness.why_wrong())
+        self._counts.begin(self._step.transports)
+        witness = self._witnessed(step)
+        self._looked_into |= {"unseen_operators": counted_calls(witness.unseen)}
+        return self._first_numbers()
+
+    def second(self) -> dict[str, Any] | None:
+        """Behind the second step, which was counted, on the other inputs: as ``first``."""
+        self._counts.learn()
+        return self._first_numbers()
+
+    def _first_numbers(self) -> dict[str, Any] | None:
+        """Notes what is wrong with the first numbers on these inputs."""
         if self._is_share:
-            self._output = None  # what other ranks would have sent is random
-            return self._if_any_wrong()
-        self._first = self._fingerprint()
+            return self._if_any_wrong()  # what other ranks would have sent is random
+        first = self._firsts[self._is_flipped] = self._fingerprint()
         if self._expected is not None:
-            far = self._expected.farthest(self._first)
-            self._fields |= {"agreement_error": far.relative, "agreed_with": "one device"}
-            self._note(why_too_far(far, "in the first step differs from one device"))
+            far = self._expected.farthest(first, is_flipped=self._is_flipped)
+            self._hold("agreement_error", far, "in the first step differs from one device")
         return self._if_any_wrong()
+
+    def settle(self, step: Callable[[], object]) -> None:
+        """Runs a step as the timed ones are, on inputs that were never there: whatever a step may
+        set up is there by now, and nothing can be looked up. So much work every step has."""
+        self._negate_inputs()
+        witness = self._witnessed(step)
+        self._negate_inputs()
+        self._written_bytes = witness.written_bytes
+        self._computed_bytes = witness.computed_bytes
 
     @contextmanager
     def silent_step(self) -> Iterator[None]:
         """Sees what a silent step inside writes."""
-        self._step.silent.reset()
-        with Witness(self._step.transports) as witness:
+        with Witness(self._step.silent) as witness:
             yield
-        self._too_many_bytes = witness.written_bytes - self._written_bytes
+        more = witness.written_bytes - self._written_bytes
+        less = self._computed_bytes - witness.computed_bytes
+        self._silent_differs = float(more), float(less)
 
     def why_silent_differs(self) -> str:
         """The reason why a silent step is not the same work as a real one; blank if it is."""
-        sent = float(sum(self._step.silent.sent().values()))
-        return why_silent_differs(*self._group.largest([self._too_many_bytes, sent]))
+        more, less = self._silent_differs
+        unsent = float(sum(self._step.silent.sent().values()))
+        return why_silent_differs(*self._group.largest([more, unsent, less, -less]))
 
-    def look_at_gradients(self) -> None:
+    def begin(self) -> None:
+        """A block of timed steps is about to begin: on the other inputs, and counted."""
+        self.flip()
+        self._counts.begin(self._step.transports)
+
+    def look(self, steps: int) -> None:
+        """Looks at what a block of ``steps`` timed steps has left behind."""
+        self._note(self._counts.why_differs(self._step.transports, steps, "timed step"))
+        self._look_at_gradients()
+        self._compare_with_first("in timed steps")
+
+    def begin_silent(self) -> None:
+        """A block of silent steps is about to begin."""
+        self._counts.begin(self._step.silent)
+
+    def why_silent_block_differs(self, steps: int) -> str:
+        """What a block of silent steps did else than real ones do; blank if nothing."""
+        return self._counts.why_differs(self._step.silent, steps, "silent step") or ""
+
+    def _look_at_gradients(self) -> None:
         """Notes a gradient that is not finite: NaN changes what products cost, and steps that give
         it are not those that were proved."""
         gradients = self._step.tensors(self._inputs, None)
@@ -137,27 +199,54 @@ class StepProof:
 
     def last(self, step: Callable[[], object]) -> dict[str, Any]:
         """Runs one more step as the timed ones were. Fields of the rank's Sample."""
-        if not self._is_share:
-            self._group.barrier()
-            with graphs_run() as compiled, Witness(self._step.transports) as witness:
-                self._run(step)
-            self._fields |= {"compiled": compiled.graphs}
-            self._note(witness.why_wrong())
-            last = self._fingerprint()
-            dtype = self._step.workload.dtype
-            tolerances = dict.fromkeys(last, TOLERANCE[dtype])
-            far = farthest(last, self._first, tolerances, noise_floor(self._first, dtype))
-            self._fields |= {"repeat_error": far.relative}
-            self._note(why_too_far(far, "after the last timed step differs from the first step"))
+        self._group.barrier()
+        with graphs_run() as compiled:
+            witness = self._witnessed(step)
+        self._looked_into |= {"compiled": compiled.graphs}
+        self._compare_with_first("after the last timed step")
+        if self._computed_bytes - witness.computed_bytes > NUMBERS_BYTES:
+            self._note(
+                f"a step after the last timed one computes {witness.computed_bytes:,} bytes, and "
+                f"{self._computed_bytes:,} on new inputs: something is kept from earlier steps"
+            )
         if (wrong := self._if_any_wrong()) is not None:
             return wrong
-        return self._fields | ({"fingerprint": self._first} if self._group.rank == 0 else {})
+        firsts = [
+            {_on(is_flipped, name): numbers for name, numbers in first.items()}
+            for is_flipped, first in self._firsts.items()
+        ]
+        both = {name: numbers for first in firsts for name, numbers in first.items()}
+        return self._fields | ({"fingerprint": both} if both and self._group.rank == 0 else {})
 
-    def _run(self, step: Callable[[], object]) -> None:
-        self._is_looking = True
-        with self._observer.times.step(self._group.device):
+    @torch.no_grad()
+    def _negate_inputs(self) -> None:
+        for x in self._inputs.tensors:
+            x.neg_()
+
+    def _compare_with_first(self, when: str) -> None:
+        """Notes numbers that are not the first ones on these inputs."""
+        if self._is_share:
+            return
+        first, dtype = self._firsts[self._is_flipped], self._step.workload.dtype
+        tolerances = dict.fromkeys(first, TOLERANCE[dtype])
+        far = farthest(self._fingerprint(), first, tolerances, noise_floor(first, dtype))
+        self._hold("repeat_error", far, f"{when} differs from the first step")
+
+    def _hold(self, column: str, far: Difference, differs: str) -> None:
+        """Keeps the farthest difference of each column, and notes one that is too far."""
+        far = replace(far, name=_on(self._is_flipped, far.name))
+        before = self._farthest.get(column)
+        if before is None or far.excess > before.excess:
+            self._farthest[column] = far
+        self._note(why_too_far(far, differs))
+
+    def _witnessed(self, step: Callable[[], object]) -> Witness:
+        """Runs a step; nothing in it may pass comm/ by."""
+        taken = self._observer.times.step(self._group.device)
+        with Witness(self._step.transports) as witness, taken:
             step()
-        self._is_looking = False
+        self._note(witness.why_wrong())
+        return witness
 
     def _fingerprint(self) -> Fingerprint:
         tensors = self._step.tensors(self._inputs, self._output)
@@ -168,6 +257,12 @@ class StepProof:
         if wrong is not None:
             self._wrong.append(wrong)
 
+    @property
+    def _fields(self) -> dict[str, Any]:
+        fields: dict[str, Any] = {name: far.relative for name, far in self._farthest.items()}
+        fields |= self._looked_into
+        return fields | ({"agreed_with": "one device"} if "agreement_error" in fields else {})
+
     def _if_any_wrong(self) -> dict[str, Any] | None:
         (any_wrong,) = self._group.largest([float(bool(self._wrong))])
         if not any_wrong:
@@ -176,6 +271,11 @@ class StepProof:
         failed_at_s = time.time() if self._wrong else None
         wrong = {"status": "wrong_result", "reason": reason, "failed_at_s": failed_at_s}
         return self._fields | wrong
+
+
+def _on(is_flipped: bool, name: str) -> str:
+    """What a tensor of a step on these inputs is called."""
+    return f"{name} {FLIPPED}" if is_flipped else name
 
 
 def why_too_far(far: Difference, differs: str) -> str | None:

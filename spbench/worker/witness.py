@@ -7,7 +7,7 @@ bytes that operations wrote, by copying or by arithmetic that comes to the same.
 from collections import Counter
 from collections.abc import Mapping
 from fractions import Fraction
-from typing import Any, final
+from typing import Any, Self, final
 
 from torch import Tensor
 from torch._ops import OpOverload
@@ -21,6 +21,8 @@ from spbench.text import counted
 
 WRITE_NOTHING = ("empty", "zeros", "_unsafe_view")
 """Parts of the names of operations whose results are no views and yet hold nothing computed."""
+COPIES = ("copy_", "clone", "_to_copy")
+"""Names of operations that only copy."""
 STAND_IN = 3.0
 """Bytes that a silent step may write for each byte that it does not send: noise in place of what
 arrives, and at most a packing and an unpacking that its real transport can do without."""
@@ -42,11 +44,25 @@ class Witness(WatchingMode):
         self.unseen: Counter[str] = Counter()
         """Calls of operators that nothing can look into, by operator."""
         self.written_bytes = 0
+        self.computed_bytes = 0
+        """Those of ``written_bytes`` that no copy and no transport wrote: a real step and a silent
+        one compute the same. Whether autograd copies a gradient depends on who else holds it."""
         self._noticed = 0
         """Operations so far that move or write something."""
         self._inside: list[str] = []
         """Operators that packages have added, inside which the next one is, outermost first."""
-        self._known: dict[Any, tuple[str, bool]] = {}
+        self._known: dict[Any, tuple[str, bool, bool]] = {}
+
+    def __enter__(self) -> Self:
+        for transport in self._transports:
+            transport.is_watched = True
+        super().__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)
+        for transport in self._transports:
+            transport.is_watched = False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -59,13 +75,14 @@ class Witness(WatchingMode):
         known = self._known.get(func)
         if known is None:
             known = self._known[func] = _kind(func)
-        collective, writes = known
+        collective, writes, copies = known
+        is_moving = any(transport.is_moving for transport in self._transports)
         if collective:
             self._noticed += 1
-            if not any(each.is_moving for each in self._transports):
+            if not is_moving:
                 self._pass_by(collective, sent_bytes(func, args, kwargs or {}))
         if writes:
-            self._write(out)
+            self._write(out, is_computed=not is_moving and not copies)
         return out
 
     def _foreign(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
@@ -79,14 +96,17 @@ class Witness(WatchingMode):
             self._inside.pop()
         is_blank = self._noticed == before
         if is_blank:
-            self._write(out)
+            self._write(out, is_computed=True)
         if is_blank or not is_python(func, args, kwargs):
             self.unseen[func.name()] += 1
         return out
 
-    def _write(self, out: Any) -> None:
+    def _write(self, out: Any, *, is_computed: bool) -> None:
         leaves = (out,) if isinstance(out, Tensor) else tree_leaves(out)
-        self.written_bytes += sum(x.nbytes for x in leaves if isinstance(x, Tensor))
+        written = sum(x.nbytes for x in leaves if isinstance(x, Tensor))
+        self.written_bytes += written
+        if is_computed:
+            self.computed_bytes += written
         self._noticed += 1
 
     def _pass_by(self, collective: str, sent: int | Fraction | None) -> None:
@@ -109,19 +129,29 @@ def counted_calls(by_operation: Mapping[str, int]) -> str:
     return ", ".join(f"{name} ({counted(n, 'call')})" for name, n in by_operation.items())
 
 
-def _kind(func: Any) -> tuple[str, bool]:
-    """The name of an operation that is a collective, else blank, and whether it writes."""
+def _kind(func: Any) -> tuple[str, bool, bool]:
+    """The name of an operation that is a collective, else blank; whether it writes; and whether
+    what it writes is a copy."""
     if not isinstance(func, OpOverload):  # one of torch's higher order, as attention by a function
-        return "", True
+        return "", True, False
     namespace, name, *_ = str(func).split(".")
     if collective := collective_named(namespace, name):
-        return collective, False
-    return "", not func.is_view and not any(part in name for part in WRITE_NOTHING)
+        return collective, False, False
+    writes = not func.is_view and not any(part in name for part in WRITE_NOTHING)
+    return "", writes, name in COPIES
 
 
-def why_silent_differs(more_bytes: float, unsent_bytes: float) -> str:
+def why_silent_differs(
+    more_bytes: float, unsent_bytes: float, less_bytes: float = 0.0, beyond_bytes: float = 0.0
+) -> str:
     """The reason why a silent step is not the same work as a real one; blank if it is.
-    ``more_bytes``: what it writes beyond a real step; ``unsent_bytes``: what it does not send."""
+
+    ``more_bytes``: what it writes beyond a real step, with all copies; ``unsent_bytes``: what it
+    does not send; ``less_bytes`` and ``beyond_bytes``: what it computes less, or more, than that.
+    """
+    for of_bytes, word in ((less_bytes, "less"), (beyond_bytes, "more")):
+        if of_bytes > NUMBERS_BYTES:
+            return f"a silent step computes {of_bytes:,.0f} bytes {word} than a real one"
     stand_in = STAND_IN * unsent_bytes
     if more_bytes <= stand_in + NUMBERS_BYTES:
         return ""

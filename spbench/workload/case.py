@@ -51,9 +51,10 @@ class MeasurementBudget(Frozen):
 
     @property
     def max_steps(self) -> int:
-        """Steps of a rank at most: the gate's, two counted, warm-up, both passes, the last one."""
-        silent = 1 + self.max_iterations if self.silent else 0
-        return 4 + self.max_warmup + self.max_iterations + silent
+        """Steps of a rank at most: the gate's, two counted, warm-up, both passes, and those that
+        are looked at before and after them."""
+        silent = 2 + self.max_iterations if self.silent else 0
+        return 5 + self.max_warmup + self.max_iterations + silent
 
 
 QUICK = MeasurementBudget(max_warmup=5, min_iterations=3, max_iterations=20, seconds=0.5)

@@ -85,7 +85,7 @@ def test_attention_skipped_from_the_fourth_step_on_in_run(monkeypatch: pytest.Mo
     monkeypatch.setattr(Step, "__call__", counted)
     monkeypatch.setattr(head_parallel, "attend_whole", skipped)
     words = complaint(run_on_threads(shape(), "ulysses", 2))
-    assert "after the last timed step differs from the first step" in words
+    assert "in timed steps differs from the first step" in words
     assert words.startswith("wrong_result: ")
 
 

@@ -110,7 +110,7 @@ def is_noisy(launches: list[Record], name: str) -> bool:
 
 def figure(cell: str) -> float:
     """The figure of a cell, without its interval, marks and unit."""
-    first = cell.split(" (", maxsplit=1)[0].strip("~x").replace(",", "")
+    first = cell.split(" (", maxsplit=1)[0].strip("~x?").replace(",", "")
     return float(first.rstrip("kMG")) * UNITS.get(first[-1], 1.0)
 
 

@@ -300,4 +300,8 @@ def test_marks_of_a_column_that_is_left_out_are_not_explained() -> None:
     """The scatter of one launch stands beside the interval, which narrow terminals do not have."""
     lines = lines_of([replace(MEASURED, step_ms_p10=12.0, step_ms_p90=13.0)])
     assert strategy_table.mark_notes(lines) == [strategy_table.STEPS_NOTE]
+    below = [replace(line, exposed_comm_ms=-0.314) for line in lines]
+    assert strategy_table.exposed_cell(below[0]) == "-0.314?"
+    assert strategy_table.mark_notes(below)[-1] == strategy_table.BELOW_0_NOTE
+    assert strategy_table.mark_notes(below, ["95 %", "exposed ms"]) == []
     assert strategy_table.mark_notes(lines, ["95 %"]) == []

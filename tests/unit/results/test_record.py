@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+import re
 from collections.abc import Sequence
 from typing import Any
 
@@ -275,6 +276,30 @@ def test_bounds_hold_for_whichever_rank_is_the_slowest() -> None:
     found = measured(case(), ranks, None)
     assert found["exposed_comm_ms_low"] == pytest.approx(100 - 80 * 1980 / 1800)
     assert found["exposed_comm_ms_high"] == pytest.approx(100 - 80 * 1700 / 1980)
+
+
+@pytest.mark.parametrize("clocks", [{}, {"timed_clock_mhz": 1980.0, "silent_clock_mhz": 1900.0}])
+def test_silent_steps_that_take_longer_than_real_ones_do_not_compare(
+    clocks: dict[str, float],
+) -> None:
+    """Beyond what times scatter by, and 2 % for clocks that count as alike, or as the clocks say:
+    both parts are blank, and the row says why."""
+    longer = ON_GPU | {"compute_ms": [99.0 + n for n in range(20)], "step_ms": [90.0] * 20}
+    found = measured(case(), [sample(**longer, conditions=clocks)], None)
+    assert found["step_ms"] == 90.0
+    assert found["compute_ms"] is None and "exposed_comm_ms" not in found
+    assert not any(name.startswith("exposed_comm_ms_") for name in found)
+    how = r"silent steps took 1\d(\.\d)? ms longer than real ones, of which chance explains "
+    assert re.fullmatch(how + r"\d\.\d: they do not compare", found["compute_note"])
+
+
+def test_exposed_time_below_0_within_chance_stays() -> None:
+    """It is not told apart from 0; a mean over launches without it would be too high."""
+    within = ON_GPU | {"compute_ms": [101.9] * 9}
+    found = measured(case(), [sample(**within)], None)
+    assert found["exposed_comm_ms"] == pytest.approx(-1.9)
+    assert (found["compute_ms"], found["compute_note"]) == (pytest.approx(101.9), "")
+    assert found["exposed_gb_per_s"] is None
 
 
 @pytest.mark.parametrize(

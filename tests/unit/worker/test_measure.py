@@ -35,6 +35,8 @@ from spbench.workload.catalogue import find, with_settings
 TINY = with_settings(
     find("axes-2d", "verify"), ["axes={time: 2, space: 2}", "depth=1", "block=[{attention: space}]"]
 )
+FIRST = r"SxSx(Sx)+Ssxxm"
+"""Up to the first block."""
 WAIT_S = 10.0
 """Ranks that do different things wait for each other in vain."""
 
@@ -103,13 +105,13 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 
 def test_silent_blocks_are_silent_and_looks_in_their_place(order: list[str]) -> None:
-    """Two steps for memory, an exchange behind the first, warm-up, a silent step, the first look;
-    then blocks of two: timed, a look at once, the exchange, silent, a look at once, whether all
-    ranks had memory for it; and one more step. Not a step of a silent block sends, and not one of a
-    timed one does not.
+    """Two steps for memory, an exchange behind each, warm-up, a real and a silent step that are
+    looked at, the first look; then blocks of two: timed, a look at once, the exchange, silent, a
+    look at once, whether all ranks had memory for it; and one more silent and real step. Not a step
+    of a silent block sends, and not one of a timed one does not.
     """
     (fields,) = measured(1, MeasurementBudget(min_iterations=20, max_iterations=20), steady)
-    assert re.fullmatch(r"SxS(Sx)+sxxm(SSlxsslx){10}eSx", "".join(order)), "".join(order)
+    assert re.fullmatch(FIRST + "(SSlxsslx){10}esxxSx", "".join(order)), "".join(order)
     assert (len(fields["step_ms"]), len(fields["compute_ms"])) == (20, 20)
     assert fields["attention_kernel"] == "flash"
 
@@ -118,7 +120,7 @@ def test_without_silent_steps_there_are_none(order: list[str]) -> None:
     """Without silent steps none is run, neither in warm-up nor between timed blocks."""
     budget = MeasurementBudget(min_iterations=20, max_iterations=20, silent=False)
     (fields,) = measured(1, budget, steady)
-    assert re.fullmatch(r"SxS(Sx)+m(SSlx){10}eSx", "".join(order)), "".join(order)
+    assert re.fullmatch(r"SxSx(Sx)+Sm(SSlx){10}eSx", "".join(order)), "".join(order)
     assert fields["compute_ms"] is None
 
 
@@ -130,7 +132,8 @@ def test_turns_are_half_a_second_or_a_step(order: list[str], step_s: float, step
     turns.take = lambda: order.append("t")  # type: ignore[method-assign]
     measured(1, budget, lambda _: itertools.count(0.0, step_s / 2), turns)
     turn = f"t{'S' * steps}lx"
-    assert re.fullmatch(f"SxS(Sx)+m({turn}){{{100 // steps}}}eSx", "".join(order)), "".join(order)
+    blocks = f"({turn}){{{100 // steps}}}"
+    assert re.fullmatch(f"SxSx(Sx)+Sm{blocks}eSx", "".join(order)), "".join(order)
 
 
 def test_ranks_of_different_speed_stop_together(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -152,7 +155,7 @@ def test_ranks_of_different_speed_stop_together(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(Stopwatch, "time", noted)
     fast, slow = measured(2, MeasurementBudget(seconds=2.0), clock_of)
     assert blocks[0] == blocks[1]
-    _, *of_both_passes = blocks[0]  # the first is the silent step of the warm-up
+    _, *of_both_passes, _ = blocks[0]  # around them silent steps that are looked at
     assert len(set(of_both_passes)) == 1 and len(of_both_passes) > 2
     assert of_both_passes[0] < 10
     assert fast["stopped_by"] == slow["stopped_by"]
@@ -195,7 +198,7 @@ def test_no_memory_for_both_passes(monkeypatch: pytest.MonkeyPatch, order: list[
     monkeypatch.setattr(memory, "alloc_retries", lambda _: next(retries))
     budget = MeasurementBudget(min_iterations=20, max_iterations=20)
     (fields,) = measured(1, budget, steady)
-    assert re.fullmatch(r"SxS(Sx)+sxxm(SSlxsslx){2}SSlxsslxS(SSlx){7}eSx", "".join(order))
+    assert re.fullmatch(FIRST + "(SSlxsslx){2}SSlxsslxS(SSlx){7}eSx", "".join(order))
     assert (len(fields["step_ms"]), fields["compute_ms"]) == (20, None)
     assert "the allocator emptied its cache" in fields["compute_note"]
 
