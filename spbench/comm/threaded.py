@@ -123,6 +123,6 @@ def _make_operators() -> None:
     for full_name in torch._C._dispatch_get_all_op_names():
         space, _, name = full_name.partition("::")
         packet, _, overload = name.partition(".")
-        if space == "aten":
+        if space in ("aten", "spbench"):
             with suppress(AttributeError):  # a name without a schema
-                getattr(getattr(torch.ops.aten, packet), overload or "default")
+                getattr(getattr(getattr(torch.ops, space), packet), overload or "default")
