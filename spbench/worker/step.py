@@ -165,7 +165,7 @@ class Step:
         return self.uncounted(mine, cotangent)
 
     def uncounted(self, mine: Inputs, cotangent: Tensor) -> Tensor:
-        """The same step, which has no number, and in which no fault strikes."""
+        """A step without a number, in which no planted fault strikes."""
         out: Tensor
         if self.gradients is None:
             with torch.no_grad():

@@ -104,13 +104,13 @@ def test_a_fault_that_hits_nobody_is_refused(rank: int, of_cases: list[Case], wo
 
 
 def test_a_fault_in_a_step_that_never_comes_is_refused() -> None:
-    """A launch that only counts bytes and memory has six steps."""
+    """A launch that only counts bytes and memory has seven steps."""
     (counted,) = cases(2)
     counted = counted.model_copy(update={"budget": COUNTED})
-    with pytest.raises(Failure, match="more than 6 steps; step0 to step5 can be named"):
-        check_hits(Fault.parse("kill@rank1:step6"), [counted])
-    check_hits(Fault.parse("kill@rank1:step5"), [counted])
-    check_hits(Fault.parse("kill@rank1:step6"), [counted, *cases(2)])
+    with pytest.raises(Failure, match="more than 7 steps; step0 to step6 can be named"):
+        check_hits(Fault.parse("kill@rank1:step7"), [counted])
+    check_hits(Fault.parse("kill@rank1:step6"), [counted])
+    check_hits(Fault.parse("kill@rank1:step7"), [counted, *cases(2)])
 
 
 def test_without_a_case_there_is_nobody_to_hit() -> None:
