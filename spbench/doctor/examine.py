@@ -67,8 +67,12 @@ def _check_gpus(
 ) -> list[Diagnosis]:
     diagnoses = []
     if isinstance(loaded, TorchFacts):
-        diagnoses.append(software.driver(driver.driver, driver.cuda, loaded))
+        if not driver.error:
+            diagnoses.append(software.driver(driver.driver, driver.cuda, loaded))
         diagnoses.append(software.cuda(loaded, len(usable), choice))
+    if any(gpu.index < 0 for gpu in usable):
+        not_told = "NVML does not tell of GPUs, or slices, that CUDA alone shows"
+        return diagnoses + [skipped(check, not_told) for check in ("gpus idle", "gpu clocks")]
     diagnoses += [gpus.idle(usable), gpus.cool(usable)]
     return diagnoses + ([gpus.topology(driver.paths, usable)] if len(usable) > 1 else [])
 

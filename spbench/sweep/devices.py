@@ -7,12 +7,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
+import click
 import psutil
 
 from spbench.doctor.cgroup import allowed
 from spbench.errors import Failure
 from spbench.launch.torchrun import joined_ranks
-from spbench.results.environment import VISIBLE, visible
+from spbench.results.cuda_driver import cuda_gpus
+from spbench.results.environment import VISIBLE, is_cudas_to_say, names_a_gpu, visible
 from spbench.results.environment import gpus as gpus_here
 from spbench.results.nvml import GpuState
 from spbench.workload.case import MAX_RANKS, Device
@@ -37,12 +39,17 @@ BESIDE = re.compile(r"NVIDIA|GeForce|SXM\d?|HBM\w*|\d+GB", re.ASCII)
 
 
 def choose_device(wanted: str) -> Device:
-    """The device of ``--device``; ``auto`` is cuda where there is a GPU. Raises Failure."""
-    if wanted == "cpu" or (wanted == "auto" and not visible_gpus()):
+    """The device of ``--device``; ``auto`` is cuda where there is a GPU, and says it on stderr
+    where one is named that is not there. Raises Failure."""
+    if wanted == "cpu":
         return "cpu"
-    if not visible_gpus():
+    if visible_gpus():
+        return "cuda"
+    if wanted == "cuda":
         raise Failure(f"--device cuda: no GPU is visible here ({_hidden_by()}); use cpu")
-    return "cuda"
+    if names_a_gpu(os.environ.get(VISIBLE)):
+        click.echo(f"no GPU is visible here ({_hidden_by()}): ranks compute on the CPU", err=True)
+    return "cpu"
 
 
 def default_ranks(device: Device, *, nodes: int = 1) -> int:
@@ -75,12 +82,12 @@ def why_not_here(ranks: int, device: Device, *, share: bool = False, nodes: int 
 
 
 def visible_gpus() -> list[dict[str, Any]]:
-    """The GPUs that CUDA would let a process that is started here see, in its order; of a slice
-    of one only the name is known."""
-    here = gpus_here()
+    """The GPUs that CUDA would let a process that is started here see, in its order."""
+    here, shown = gpus_here(), os.environ.get(VISIBLE)
+    if is_cudas_to_say(here, shown):
+        return cuda_gpus()
     states = [GpuState(index=i, uuid=str(gpu.get("uuid", ""))) for i, gpu in enumerate(here)]
-    left = visible(states, os.environ.get(VISIBLE))
-    return [here[gpu.index] if gpu.index >= 0 else {"name": gpu.name} for gpu in left]
+    return [here[gpu.index] for gpu in visible(states, shown)]
 
 
 def least_capability(gpus: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
@@ -92,7 +99,10 @@ def least_capability(gpus: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
 def _hidden_by() -> str:
     """Why a process that is started here sees no GPU, or fewer than there are."""
     shown = os.environ.get(VISIBLE)
-    return "nvidia-smi shows none" if shown is None else f"{VISIBLE} is {shown!r}"
+    why = [] if shown is None else [f"{VISIBLE} is {shown!r}"]
+    if not gpus_here():
+        why.append("no NVIDIA driver answers, neither NVML nor CUDA")
+    return ", and ".join(why) or "the driver shows none"
 
 
 def known_peak(gpus: Sequence[Mapping[str, Any]], dtype: str) -> float | None:

@@ -208,6 +208,24 @@ def test_a_driver_that_does_not_answer(code: int, auto: str, remedy: str) -> Non
     check(gpus.present(report, [], "auto", None), auto, text)
 
 
+def test_gpus_that_are_named_without_a_driver() -> None:
+    """The missing driver is said; a variable that hides all GPUs is no warning."""
+    none = NvmlReport(error="NVML Shared Library Not Found", code=12)
+    for name in ("MIG-3f9c1a2e-0000-5000-8000-000000000001", "GPU-3f9c1a2e", "0"):
+        check(gpus.present(none, [], "auto", name), "warn", "no driver is here", "NVIDIA's driver")
+        check(gpus.present(none, [], "cuda", name), "fail", "Not Found", "NVIDIA's driver")
+    for hidden in (None, "", "-1", "NoDevFiles"):
+        check(gpus.present(none, [], "auto", hidden), "ok", "ranks run on the CPU")
+
+
+def test_gpus_that_cuda_alone_shows() -> None:
+    """A container without NVML has them, and is told how to get it."""
+    none = NvmlReport(error="NVML Shared Library Not Found", code=12)
+    for choice in ("auto", "cuda"):
+        diagnosis = gpus.present(none, seen("H200", "H200"), choice, None)
+        check(diagnosis, "warn", "2 x H200, as CUDA shows; NVML does not", "compute,utility")
+
+
 def seen(*names: str) -> list[GpuState]:
     return [GpuState(index=index, name=name) for index, name in enumerate(names)]
 
@@ -233,7 +251,7 @@ def test_the_gpus_that_there_are() -> None:
         ("-1", []),
         ("1,7,2", [1]),
         ("GPU-2a, 0", [2, 0]),
-        ("MIG-77", [-1]),
+        ("MIG-77", []),
     ],
 )
 def test_which_gpus_are_visible(shown: str | None, indices: list[int]) -> None:
