@@ -4,14 +4,16 @@ The parent trusts files and exit codes, not pipes. A launch that takes too long 
 is ended by a file ``stop``: its ranks write their stacks and end. Of several nodes this is node 0.
 """
 
+import os
 import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar, final
 
-from spbench.errors import or_none
+from spbench.errors import Failure, or_none
 from spbench.launch.cluster import Cluster, Roster, placement, ranks_per_node, spread
+from spbench.launch.copies import mpi_copies, srun_copies
 from spbench.launch.gpu_memory import GpuMemory
 from spbench.launch.hang_detector import HangDetector, least_far
 from spbench.launch.interfaces import why_ranks_cannot_meet
@@ -48,7 +50,10 @@ class LocalLauncher:
         """``environment``: variables for the launcher and its ranks; None takes a variable away.
         ``gpu_memory``: shared by the launchers that run on the same GPUs; None without GPUs.
         ``seat``: where ranks take turns with another launch; their waiting does not count as time.
+        Raises Failure where mpirun or srun started several copies of a command for one machine.
         """
+        if cluster is None and (why := mpi_copies(os.environ) or srun_copies(os.environ)):
+            raise Failure(why)
         self._seat, self._grace_s = seat, grace_s
         environment = {**(environment or {}), **(seat.environment if seat else {})}
         self._cluster, self._gpu_memory = cluster, gpu_memory
