@@ -16,6 +16,7 @@ from spbench.doctor.diagnosis import DeviceChoice, Diagnosis, skipped
 from spbench.doctor.rank_collectives import try_sizes
 from spbench.doctor.torch_probe import TorchFacts, probe
 from spbench.errors import or_none
+from spbench.launch.interfaces import GLOO_INTERFACE
 from spbench.results.environment import VISIBLE, package_version
 from spbench.results.nvml import GpuState, NvmlReport
 from spbench.workload.case import Device
@@ -93,7 +94,7 @@ def _check_machine(environ: Mapping[str, str], ranks: int, device: Device) -> li
     if device == "cuda":
         locked = limits.soft_limit(resource.RLIMIT_MEMLOCK)
         diagnoses.append(limits.locked_memory(locked, limits.infiniband()))
-    chosen = environ.get(network.GLOO_INTERFACE, "")
+    chosen = environ.get(GLOO_INTERFACE, "")
     addresses = [] if chosen else network.addresses_of(name)
     diagnoses.append(network.host_name(name, addresses, network.interfaces(), chosen, device))
     return [*diagnoses, network.settings(environ)]

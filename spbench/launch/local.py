@@ -24,7 +24,7 @@ from spbench.results.heartbeat import heartbeat_folder, read_heartbeat
 from spbench.results.link_report import Exchanged, LinkTimes
 from spbench.results.sample import RowStatus, Sample, read_json, sample_path
 from spbench.results.temporary import IN_MEMORY
-from spbench.workload.case import Job
+from spbench.workload.case import Device, Job
 
 Result = TypeVar("Result", Exchanged, LinkTimes)
 POLL_S = 0.02
@@ -70,6 +70,7 @@ class LocalLauncher:
         if a node does not come, or cannot take its part. A single machine has nobody to meet."""
         if self._cluster is None:
             return
+        self._check_meeting("cuda" if on_gpus else "cpu")
         path = self._folder / "roster.json"
         path.unlink(missing_ok=True)
         self._agent.start()
@@ -87,7 +88,7 @@ class LocalLauncher:
         return placement(self._spread(ranks), self._roster.hosts)
 
     def run(self, job: Job, folder: Path) -> LaunchResult:
-        self._check_fit()
+        self._check_fit(job.device)
         if self._cluster is not None:
             job = job.model_copy(update={"nodes": self._spread(job.processes)})
         job.write(folder)
@@ -119,11 +120,16 @@ class LocalLauncher:
     def _spread(self, ranks: int) -> list[int]:
         return spread(ranks, self._per_node, len(self._roster.members))
 
-    def _check_fit(self) -> None:
+    def _check_meeting(self, device: Device) -> None:
+        """Raises LauncherError where ranks could not meet."""
+        why_not = why_ranks_cannot_meet(device, is_alone=self._cluster is None)
+        if why_not is not None:
+            raise LauncherError(why_not)
+
+    def _check_fit(self, device: Device) -> None:
         """Raises LauncherError where ranks could not meet, where shared memory is full, after a
         kill that left memory on a GPU, or the loss of a node."""
-        if (why_not := why_ranks_cannot_meet(is_alone=self._cluster is None)) is not None:
-            raise LauncherError(why_not)
+        self._check_meeting(device)
         if self._node_lost:
             raise LauncherError("a node is lost; go on when it is back")
         if self._cluster is not None and not self._agent.runs:

@@ -75,7 +75,7 @@ def calibrate(
     asked = f"calibrate {[*ranks]} {on} {[each.model_dump_json() for each in workloads]}"
     node = node and described(node, asked, timeout_s)
     if node is not None and not node.is_head:
-        follow(node)
+        follow(node, on)
         return None
     with garbage_kept():  # collecting it would take a quarter of the planning
         memory_bytes = GB * _memory_gb(on, 1) if on == "cuda" else math.inf

@@ -14,6 +14,8 @@ import click
 from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import Cluster, placement_of
 from spbench.launch.gpu_memory import GpuMemory
+from spbench.launch.interfaces import why_ranks_cannot_meet
+from spbench.launch.launcher import LauncherError
 from spbench.launch.local import LocalLauncher
 from spbench.launch.process import AgentProcess
 from spbench.launch.torchrun import JoinedLauncher, joined_ranks
@@ -28,7 +30,7 @@ from spbench.sweep.plan import job_of, noisy_rounds, shared_environment
 from spbench.sweep.request import Request
 from spbench.sweep.run_folder import as_asked, folder_for, new_session
 from spbench.sweep.sweep import Sweep, run_all, still_to_do
-from spbench.workload.case import Cell
+from spbench.workload.case import Cell, Device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +49,7 @@ def run(request: Request, cells: Sequence[Cell]) -> Finished | None:
     if request.cluster is not None:
         cluster = described(request.cluster, _asked(cells), request.deadlines.hang_s)
         if not cluster.is_head:
-            follow(cluster)
+            follow(cluster, request.device)
             return None
         request = replace(request, cluster=cluster)
     is_joined = joined_ranks() is not None
@@ -64,8 +66,11 @@ def run(request: Request, cells: Sequence[Cell]) -> Finished | None:
         return _measure(request, cells, store, launcher)
 
 
-def follow(cluster: Cluster) -> None:
-    """The part of every node but the first: starts ranks when node 0 says so, until it ends."""
+def follow(cluster: Cluster, device: Device) -> None:
+    """The part of every node but the first: starts ranks when node 0 says so, until it ends.
+    Raises Failure where they could not meet, or the nodes do not."""
+    if (why_not := why_ranks_cannot_meet(device, is_alone=False)) is not None:
+        raise LauncherError(why_not)
     where = f"{cluster.head}:{cluster.port}"
     click.echo(f"node {cluster.node} of {cluster.nodes}, following node 0 at {where}", err=True)
     with temporary_folder("spbench-node-") as folder:
