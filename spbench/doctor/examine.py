@@ -11,12 +11,12 @@ import click
 import psutil
 
 from spbench.doctor import gpus, limits, network, noise, software
-from spbench.doctor.cgroup import allowed
 from spbench.doctor.diagnosis import DeviceChoice, Diagnosis, skipped
 from spbench.doctor.rank_collectives import try_sizes
 from spbench.doctor.torch_probe import TorchFacts, probe
 from spbench.errors import or_none
 from spbench.launch.interfaces import GLOO_INTERFACE
+from spbench.results.cgroup import allowed, free_memory_bytes, own_cores, usable_cores
 from spbench.results.environment import VISIBLE, package_version
 from spbench.results.nvml import GpuState, NvmlReport
 from spbench.workload.case import Device
@@ -46,7 +46,7 @@ def examine(
         click.echo("loading torch", err=True)
         loaded = probe("cuda" if usable and choice != "cpu" else "cpu", timeout_s)
     device = software.device_of(choice, len(usable), loaded)
-    cores = min(MOST_CPU_RANKS, max(2, _usable_cores()))
+    cores = min(MOST_CPU_RANKS, max(2, int(usable_cores())))
     ranks = ranks or (max(1, len(usable)) if device == "cuda" else cores)
     diagnoses = [software.python(sys.version_info[:3]), software.torch(version, loaded)]
     if isinstance(loaded, TorchFacts):
@@ -56,11 +56,6 @@ def examine(
         diagnoses += _check_gpus(choice, driver, usable, loaded) if usable else []
     diagnoses += _check_machine(environ, ranks, device)
     return diagnoses + _try_ranks(timeout_s, diagnoses, ranks, device)
-
-
-def _usable_cores() -> int:
-    """The cores that this process may run on; not every system can restrict them."""
-    return or_none(lambda: len(os.sched_getaffinity(0))) or os.cpu_count() or 1
 
 
 def _check_gpus(
@@ -83,8 +78,8 @@ def _check_machine(environ: Mapping[str, str], ranks: int, device: Device) -> li
     load, name = or_none(noise.load), socket.gethostname()
     diagnoses = [
         noise.quiet(load, device) if load else skipped("quiet", "the system does not tell"),
-        limits.cores(os.cpu_count() or 1, _usable_cores(), group, ranks, device),
-        limits.memory(free.total, free.available, group, ranks),
+        limits.cores(os.cpu_count() or 1, own_cores(), group, ranks, device),
+        limits.memory(free.total, free_memory_bytes(), group, ranks),
         limits.folder("this folder", limits.space(or_none(Path.cwd) or Path())),
         limits.folder("temporary", limits.space(None)),
         limits.open_files(limits.soft_limit(resource.RLIMIT_NOFILE), ranks),

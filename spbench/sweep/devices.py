@@ -8,11 +8,10 @@ from dataclasses import dataclass
 from typing import Any, final
 
 import click
-import psutil
 
-from spbench.doctor.cgroup import allowed
 from spbench.errors import Failure
 from spbench.launch.torchrun import joined_ranks
+from spbench.results.cgroup import free_memory_bytes, usable_cores
 from spbench.results.cuda_driver import cuda_gpus
 from spbench.results.environment import VISIBLE, is_cudas_to_say, names_a_gpu, visible
 from spbench.results.environment import gpus as gpus_here
@@ -127,10 +126,9 @@ class Machines:
     @classmethod
     def here(cls, nodes: int = 1) -> "Machines":
         """As many machines like this one."""
-        most, free = allowed(), psutil.virtual_memory().available
         return cls(
-            cores=nodes * len(os.sched_getaffinity(0)),
-            memory_bytes=nodes * min(free, most.memory_bytes or free),
+            cores=nodes * max(1, int(usable_cores())),
+            memory_bytes=nodes * free_memory_bytes(),
             core_flops_per_s=_core_flops_per_s(),
             gpus=visible_gpus(),
         )

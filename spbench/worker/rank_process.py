@@ -22,6 +22,7 @@ from spbench.comm.group import Group, ProcessGroup, ShareOfGroup, is_broken_conn
 from spbench.comm.kv_store import MeetingFile
 from spbench.errors import Failure
 from spbench.layers.kernels import fastest_kernels
+from spbench.results.cgroup import threads_of_a_rank
 from spbench.results.heartbeat import Heartbeat, find_heartbeats, heartbeat_path
 from spbench.results.sample import (
     CHECKED,
@@ -107,7 +108,7 @@ def connect(
     os.environ.update(job.environment)
     if job.device == "cpu":
         keep_freed_memory()
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_ranks))
+    torch.set_num_threads(threads_of_a_rank(local_ranks))
     device = torch.device("cpu")
     if job.device == "cuda":
         device = torch.device("cuda", device_index(local_rank, torch.cuda.device_count()))
