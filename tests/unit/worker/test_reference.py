@@ -38,7 +38,7 @@ def test_the_gate_takes_no_more_memory_than_a_control_group_leaves(
     work = find("dsp-720m-small")
     group: Any = SimpleNamespace(size=2, device=torch.device("cpu"), largest=lambda fits: fits)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2**36))
-    monkeypatch.setattr(cgroup, "allowed", lambda: Allowed())
+    monkeypatch.setattr(cgroup, "allowed", Allowed)
     assert workload_to_compare(work, group) == work
     monkeypatch.setattr(cgroup, "allowed", lambda: Allowed(memory_bytes=2**26, left_bytes=2**24))
     assert workload_to_compare(work, group) != work
