@@ -36,7 +36,7 @@ from spbench.text import first_line
 from spbench.worker.collective_check import exchange_all
 from spbench.worker.fault_injection import Fault
 from spbench.worker.link_times import time_alone
-from spbench.worker.memory import is_out_of_memory, keep_freed_memory
+from spbench.worker.memory import is_out_of_host_memory, is_out_of_memory, keep_freed_memory
 from spbench.worker.observer import Observer
 from spbench.worker.parent_death import die_with_parent
 from spbench.worker.run_case import run_case, verify_all
@@ -178,7 +178,7 @@ def failure(error: BaseException, rank: int, fault: Fault | None = None) -> Samp
 
 def status_of(error: BaseException) -> RowStatus:
     """The row's status after a rank raised ``error``."""
-    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+    if is_out_of_host_memory(error):
         return "host_oom"
     if is_out_of_memory(error):
         return "oom"
