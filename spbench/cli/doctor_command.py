@@ -30,6 +30,7 @@ from spbench.results.link_report import keep
 from spbench.results.nvml import GpuState, NvmlReport, read_nvml
 from spbench.sweep.devices import MAX_PROCESSES, choose_device
 from spbench.text import counted
+from spbench.worker.fault_injection import refuse_fault
 
 OF_LINKS = ("workload", "settings", "strategies", *CLUSTER)
 """Parameters that mean nothing without --links."""
@@ -102,6 +103,7 @@ def _links(ctx: click.Context) -> int:
     from spbench.doctor.link_rates import LinkCheck
     from spbench.sweep.link_check import check_links
 
+    refuse_fault("doctor --links")
     flags = ctx.params
     device = choose_device(flags["device"])
     cluster = cluster_of(**{name: flags[name] for name in CLUSTER})

@@ -128,14 +128,21 @@ def with_settings(workload: Workload, settings: Sequence[str]) -> Workload:
 
 
 def overrides_of(settings: Sequence[str]) -> list[Override]:
-    """The overrides of ``--set``, each ``key=value``."""
-    overrides = []
+    """The overrides of ``--set``, each ``key=value``. Raises WorkloadError for one that a later one
+    would undo, as depth=2 before depth=3, or axes.time=8 before axes={...}."""
+    overrides: list[Override] = []
     for setting in settings:
         where = f"--set {setting}"
         key, given, text = setting.partition("=")
         if not given:
             raise WorkloadError(f"{where}: write key=value, as in --set depth=4")
-        overrides.append(Override(key=key.strip(), value=parse(text, where).value, where=where))
+        override = Override(key=key.strip(), value=parse(text, where).value, where=where)
+        for earlier in overrides:
+            is_again = earlier.key == override.key and earlier.value != override.value
+            if is_again or earlier.key.startswith(f"{override.key}."):
+                undone = f"{earlier.text} would be undone; give the one that counts"
+                raise override.error(f"{override.key} is given twice: {undone}")
+        overrides.append(override)
     return overrides
 
 

@@ -356,6 +356,20 @@ MISTAKES = [
     (["run", "-g2", "-g", "4"], "as 2 and 4; give them with commas, --gpus 2,4"),
     (["check", "--metrics", "time", "--metrics", "volume"], "commas, --metrics time,volume"),
     (["compare", "--margin", "1%", "--margin", "2%"], "--margin is given twice"),
+    (
+        ["baseline", "list", "--baselines", "a", "--baselines=b"],
+        "--baselines is given twice, as a and b; give the one that counts",
+    ),
+    (["list", "runs", "--json", "--nowhere"], "No such option"),
+    (
+        ["show", "dsp-720m", "--set", "depth=2", "--set", "depth=3"],
+        "--set depth=3: depth is given twice: depth=2 would be undone; give the one that counts",
+    ),
+    (
+        ["show", "dsp-720m", "--set", "axes.time=2", "--set", "axes={time: 4, space: 8}"],
+        "axes is given twice: axes.time=2 would be undone",
+    ),
+    (["run", "--set", "dtype=float64", "--dtype", "float32"], "dtype is given twice"),
     (["run", "--seed", "1", "--seed", "1", "--quick", "--quick", "-w", "?"], "workload '?'"),
     (["plot", "-w", "one", "-w", "two"], "no runs under results/ yet"),
 ]

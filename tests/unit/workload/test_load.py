@@ -266,7 +266,8 @@ BASE = load_text(VALID, "text")
         ([], {}),
         (["depth=5"], {"depth": 5}),
         ([" depth = 5"], {"depth": 5}),
-        (["depth=4", "depth=5"], {"depth": 5}),
+        (["depth=5", "depth=5"], {"depth": 5}),
+        (["axes={time: 4, space: 8}", "axes.time=2"], {"axes": {"time": 2, "space": 8}}),
         (["dtype=bfloat16", "batch=3"], {"dtype": "bfloat16", "batch": 3}),
         (["axes.time=17"], {"axes": {"time": 17, "space": 12}}),
         (["axes={time: 3, space: 4, rooms: 5}"], {"axes": {"time": 3, "space": 4, "rooms": 5}}),
@@ -290,6 +291,21 @@ def test_settings_replace_fields(settings: list[str], expected: dict[str, object
     """Values are read as YAML; a dot reaches one axis; the rest stays."""
     made = with_settings(BASE, settings)
     assert made == BASE.model_copy(update=expected)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["depth=4", "depth=5"],
+        ["depth=4", "heads=4", " depth =5"],
+        ["axes.time=2", "axes={time: 4}"],
+    ],
+)
+def test_a_setting_that_would_undo_another_is_refused(settings: list[str]) -> None:
+    """The last would count, and nothing would say that the first does not."""
+    first = settings[0]
+    with pytest.raises(WorkloadError, match=f"is given twice: {first} would be undone; give the"):
+        with_settings(BASE, settings)
 
 
 @pytest.mark.parametrize(
