@@ -26,6 +26,7 @@ from spbench.results.store import Store
 from spbench.results.temporary import temporary_folder
 from spbench.sweep.devices import least_capability, visible_gpus
 from spbench.sweep.estimate import foreseen
+from spbench.sweep.memory_seen import MemorySeen
 from spbench.sweep.plan import job_of, noisy_rounds, shared_environment
 from spbench.sweep.request import Request
 from spbench.sweep.run_folder import as_asked, folder_for, new_session
@@ -144,7 +145,8 @@ def _measure(
         placements = _placements(request, cells, launcher)
         store.write_run(facts | as_asked(request, cells, store.folder, placements))
         hosts = launcher.hosts if isinstance(launcher, JoinedLauncher) else []
-        before = foreseen(todo, len(set(hosts)) or request.nodes, request.deadlines.launch_s)
+        nodes = len(set(hosts)) or request.nodes
+        before = foreseen(todo, nodes, request.deadlines.launch_s)
         with Screen(
             store.folder,
             [cell.case for cell in todo],
@@ -164,6 +166,7 @@ def _measure(
                 gpus=visible_gpus(),
                 peak_tflops=request.peak_tflops,
                 began_s=began_s,
+                memory=MemorySeen.of(cells, done, nodes),
             )
             while run_all(sweep, todo, screen):
                 todo = noisy_rounds(cells, _rows(store.folder)[1], request.seed)
