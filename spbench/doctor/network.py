@@ -77,13 +77,17 @@ def host_name(
     return ok("host name", found)
 
 
+def distorting(environ: Mapping[str, str]) -> list[str]:
+    """Names of the variables that are set and not switched off, and distort what is measured."""
+    return [name for name in DISTORTING if environ.get(name, "").upper() not in OFF]
+
+
 def settings(environ: Mapping[str, str]) -> Diagnosis:
     """Lists the variables that torch, NCCL, gloo and spbench read, with secret values hidden."""
     every = variables(dict(environ))
     read = {name: every[name] for name in every if not name.startswith(IGNORED_PREFIX)}
     found = ", ".join(f"{name}={value}" for name, value in read.items()) or "none that matter"
-    distorting = [name for name in DISTORTING if read.get(name, "").upper() not in OFF]
-    if distorting:
-        remedy = f"unset {' '.join(distorting)}, unless you want to measure their effect"
+    if names := distorting(environ):
+        remedy = f"unset {' '.join(names)}, unless you want to measure their effect"
         return warn("variables", found, remedy)
     return ok("variables", found)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import click
 
+from spbench.doctor.forewarnings import forewarnings
 from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import Cluster, placement_of
 from spbench.launch.gpu_memory import GpuMemory
@@ -134,6 +135,14 @@ def _placements(
     return [f"{count} on {launcher.placement(count)}" for count in counts]
 
 
+def _ranks_here(cells: Sequence[Cell], nodes: int) -> list[int]:
+    """The numbers of processes that start on this machine, of several that are filled in turn."""
+    cases = [cell.case for cell in cells if cell.why_not is None]
+    counts = {1 if case.kind == "one_gpu_share" else case.ranks for case in cases}
+    most = -(-max(counts, default=0) // nodes)
+    return sorted({min(count, most) for count in counts})
+
+
 def _measure(
     request: Request, cells: Sequence[Cell], store: Store, launcher: JoinedLauncher | LocalLauncher
 ) -> Finished:
@@ -147,13 +156,14 @@ def _measure(
         hosts = launcher.hosts if isinstance(launcher, JoinedLauncher) else []
         nodes = len(set(hosts)) or request.nodes
         before = foreseen(todo, nodes, request.deadlines.launch_s)
+        disturbing = forewarnings(request.device, _ranks_here(todo, nodes), os.environ)
         with Screen(
             store.folder,
             [cell.case for cell in todo],
             resumed=len(cells) - len(todo),
             verbose=request.verbose,
             placed=placements,
-            foreseen=before.sentences,
+            foreseen=[*before.sentences, *disturbing],
             estimates=before.estimates,
         ) as screen:
             sweep = Sweep(
