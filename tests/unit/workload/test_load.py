@@ -11,7 +11,13 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from spbench.workload.block import Attention, Mlp
-from spbench.workload.catalogue import load_file, load_text, with_settings
+from spbench.workload.catalogue import (
+    load_file,
+    load_text,
+    overrides_of,
+    refuse_undone,
+    with_settings,
+)
 from spbench.workload.validation_errors import suggestion
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_lines import MAX_BYTES, WorkloadError, parse
@@ -268,7 +274,7 @@ BASE = load_text(VALID, "text")
         ([], {}),
         (["depth=5"], {"depth": 5}),
         ([" depth = 5"], {"depth": 5}),
-        (["depth=5", "depth=5"], {"depth": 5}),
+        (["depth=4", "depth=5"], {"depth": 5}),
         (["axes={time: 4, space: 8}", "axes.time=2"], {"axes": {"time": 2, "space": 8}}),
         (["dtype=bfloat16", "batch=3"], {"dtype": "bfloat16", "batch": 3}),
         (["axes.time=17"], {"axes": {"time": 17, "space": 12}}),
@@ -310,10 +316,12 @@ def test_numbers_that_are_read_in_one_way() -> None:
     ],
 )
 def test_a_setting_that_would_undo_another_is_refused(settings: list[str]) -> None:
-    """The last would count, and nothing would say that the first does not."""
+    """The last would count, and nothing would say that the first does not; twice the same, and a
+    part behind the whole, undo nothing."""
     first = settings[0]
     with pytest.raises(WorkloadError, match=f"is given twice: {first} would be undone; give the"):
-        with_settings(BASE, settings)
+        refuse_undone(overrides_of(settings))
+    refuse_undone(overrides_of(["depth=4", "depth=4", "axes={time: 4}", "axes.time=2"]))
 
 
 @pytest.mark.parametrize(
