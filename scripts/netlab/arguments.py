@@ -12,7 +12,8 @@ from values import event, name, node, nodes, rate, seconds, turn
 ABOUT = """\
 A small cluster with real links on one machine. Each node is a network namespace with a host
 name of its own (node0, node1, ...) that the others resolve; a switch joins them, and each
-link is held to a rate. Nodes share cores, memory and files. Needs root and iproute2.
+link is held to a rate. Nodes share cores, memory and files: each sees all cores, unless 'taskset
+-c {node}' in front of CMD gives it some of its own. Needs root and iproute2.
 """
 RUN = """\
 CMD is run once in each node, all at once, with NETLAB_NODE (0, 1, ...), NETLAB_NODES and
@@ -22,8 +23,9 @@ code is node 0's. The lab is gone when all nodes have ended.
 """
 EXAMPLES = """\
 examples:
-  netlab run --nodes 2 --rate 200mbit -- torchrun --nnodes {nodes} --nproc-per-node 2
-      --node-rank {node} --master-addr {head} -m spbench run -s dsp,ulysses --device cpu
+  netlab run --nodes 2 --rate 200mbit -- taskset -c {node} torchrun --nnodes {nodes}
+      --nproc-per-node 2 --node-rank {node} --master-addr {head} -m spbench run -s dsp,ulysses
+      --device cpu
   netlab run --nodes 3 --cut 1@20 --timeout 120 -- ./job --rank {node} --master {head}
 
   netlab up demo --nodes 2 --rate 1gbit

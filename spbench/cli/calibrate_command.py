@@ -16,6 +16,7 @@ from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.report.live_line import loading_torch
 from spbench.results.find_run import RESULTS
 from spbench.sweep.devices import choose_device, default_ranks
+from spbench.worker.fault_injection import refuse_fault
 from spbench.workload.case import MAX_RANKS, Device
 
 FOLDER = RESULTS / "clusters"
@@ -94,6 +95,7 @@ def command(
     path = out or FOLDER / f"{name}.yaml"
     if logs or level:
         return _imported(name, logs, onto, level, path)
+    refuse_fault("calibrate")
     on, node = choose_device(device), cluster_of(**place)
     if node is None or node.is_head:
         _check_writable(path)

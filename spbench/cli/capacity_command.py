@@ -25,6 +25,7 @@ from spbench.results.capacities import (
 from spbench.results.environment import cpu_name
 from spbench.sweep.devices import choose_device, visible_gpus, why_not_here
 from spbench.text import quoted
+from spbench.worker.fault_injection import refuse_fault
 from spbench.workload.case import MAX_RANKS, Device
 from spbench.workload.workload import Workload
 
@@ -102,6 +103,8 @@ def command(
     which --reserve adds what no tensor holds. With --measure ranks of this machine try.
     An axis grows in steps of the number of ranks. Answers are kept as they come.
     """
+    if measure:
+        refuse_fault("capacity --measure")
     work, names = choose_workload(workload, settings), options.strategies_of(strategies)
     counts, on = rank_counts(gpus), choose_device(device, starts=measure)
     grows = [BATCH, *(axes or [max(work.axes, key=lambda axis: work.axes[axis])])]

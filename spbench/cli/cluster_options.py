@@ -10,6 +10,7 @@ from spbench.cli import options
 from spbench.cli.option_types import Count
 from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import PORT, Cluster
+from spbench.launch.copies import TASKS, mpi_copies, number
 from spbench.launch.interfaces import addresses_of, is_here
 from spbench.launch.torchrun import joined_ranks
 
@@ -46,16 +47,23 @@ def cluster_of(
 ) -> Cluster | None:
     """This machine's place among several; None if it is the only one.
 
-    Raises Failure for flags that do not go together, and for a node 0 that is not reachable.
+    Raises Failure for flags that do not go together, for a node 0 that is not reachable, and for
+    one of several copies of a command that mpirun started. A job of several nodes, of which this
+    command uses one, is said on stderr.
     """
-    slurm = None if joined_ranks(environ) is not None else _of_slurm(environ)
+    is_joined = joined_ranks(environ) is not None
+    if not is_joined and (nnodes or 1) == 1 and (why := mpi_copies(environ)) is not None:
+        raise Failure(why)
+    slurm = None if is_joined else _of_slurm(environ)
     nodes = nnodes or (slurm.nodes if slurm else 1)
     if nodes == 1:
+        if nnodes is None and not is_joined:
+            _say_unused_nodes(environ)
         for flag, value in (("--node-rank", node_rank), ("--rdzv-endpoint", rdzv_endpoint)):
             if value is not None and nnodes is None:
                 raise Failure(f"{flag} {value} needs --nnodes: {EXAMPLE}")
         return None
-    if joined_ranks(environ) is not None:
+    if is_joined:
         raise Failure("--nnodes under torchrun, which has started the ranks already; leave it out")
     if rdzv_endpoint is None and slurm is None:
         raise Failure(f"--nnodes {nodes} needs --rdzv-endpoint: {EXAMPLE}")
@@ -75,6 +83,18 @@ def cluster_of(
             UNFIT,
         )
     return Cluster(nodes=nodes, node=node, head=head, port=port, wait_s=join_timeout)
+
+
+def _say_unused_nodes(environ: Mapping[str, str]) -> None:
+    """Outside of srun a batch script runs on the first of its job's nodes alone."""
+    nodes = number(environ, "SLURM_JOB_NUM_NODES") or 1
+    if nodes > 1 and TASKS not in environ:
+        click.echo(
+            f"warning: this job has {nodes} nodes, and ranks start on this one alone; "
+            f"'srun --ntasks-per-node=1 --cpu-bind=none spbench ...' uses all of them, and "
+            f"--nnodes 1 says that one is meant",
+            err=True,
+        )
 
 
 def _guess(nodes: int, head: str) -> int:

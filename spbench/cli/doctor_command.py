@@ -23,12 +23,14 @@ from spbench.errors import DONE, UNFIT, Failure
 from spbench.launch.torchrun import joined_ranks
 from spbench.report.doctor_table import show_diagnoses, show_links
 from spbench.report.tables import print_json
-from spbench.results.environment import VISIBLE, visible
+from spbench.results.cuda_driver import cuda_gpus
+from spbench.results.environment import VISIBLE, is_cudas_to_say, visible
 from spbench.results.find_run import RESULTS
 from spbench.results.link_report import keep
 from spbench.results.nvml import GpuState, NvmlReport, read_nvml
 from spbench.sweep.devices import MAX_PROCESSES, choose_device
 from spbench.text import counted
+from spbench.worker.fault_injection import refuse_fault
 
 OF_LINKS = ("workload", "settings", "strategies", *CLUSTER)
 """Parameters that mean nothing without --links."""
@@ -101,6 +103,7 @@ def _links(ctx: click.Context) -> int:
     from spbench.doctor.link_rates import LinkCheck
     from spbench.sweep.link_check import check_links
 
+    refuse_fault("doctor --links")
     flags = ctx.params
     device = choose_device(flags["device"])
     cluster = cluster_of(**{name: flags[name] for name in CLUSTER})
@@ -126,11 +129,14 @@ def _links(ctx: click.Context) -> int:
 
 
 def _driver_and_gpus(gpus: int | None, device: DeviceChoice) -> tuple[NvmlReport, list[GpuState]]:
-    """What NVML tells, and the GPUs that ranks may use. Raises Failure if they are too few."""
+    """What NVML tells, and the GPUs that ranks may use, with the index -1 where NVML does not know
+    them. Raises Failure if they are too few."""
     import pynvml
 
-    driver = read_nvml(pynvml)
-    usable = visible(driver.gpus, os.environ.get(VISIBLE))
+    driver, shown = read_nvml(pynvml), os.environ.get(VISIBLE)
+    usable = visible(driver.gpus, shown)
+    if is_cudas_to_say(driver.gpus, shown):
+        usable = [GpuState(index=-1, name=gpu["name"]) for gpu in cuda_gpus()]
     if gpus is not None and device != "cpu" and 0 < len(usable) < gpus:
         raise Failure(
             f"--gpus {gpus}: this machine has {counted(len(usable), 'GPU')}; "

@@ -1,6 +1,8 @@
-"""The help of a command: its options in groups, and examples."""
+"""A command of spbench: no option twice, and a help with options in groups, and examples."""
 
 import click
+
+from spbench.cli.repeated_options import refuse_repeats
 
 OTHER = "Other options"
 GROUPS = {
@@ -67,7 +69,13 @@ EXAMPLES = {
 
 
 class HelpPage(click.Command):
-    """A command whose help has its options in groups, and examples at its end."""
+    """A command that refuses an option given twice, and whose help has its options in groups, and
+    examples at its end."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        if not ctx.resilient_parsing:
+            refuse_repeats(self, ctx, args)
+        return super().parse_args(ctx, args)
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         known = {name: group for group, names in GROUPS.items() for name in names}

@@ -4,14 +4,11 @@ So ``--help``, a mistyped command and a mistyped flag are answered at once, and 
 command imports torch before it is needed.
 """
 
-import contextlib
-import copy
 import gc
 import os
 import signal
 import sys
 import threading
-from collections.abc import Sequence
 from importlib import import_module
 from pathlib import Path
 from typing import NoReturn
@@ -46,8 +43,6 @@ COMMANDS = {
 }
 GARBAGE = 20_000, 20, 20
 """Objects made before Python looks for garbage, by generation: 10,000 rows are many, all in use."""
-ONE_OF = {"--workload": "a run has one workload, and --sweep FILE several in one run"}
-"""What would work where an option that takes one value is given several, by its flag."""
 
 
 class Commands(click.Group):
@@ -76,31 +71,11 @@ class Commands(click.Group):
         if args and args[0] not in COMMANDS:
             hint = did_you_mean(args[0], [*COMMANDS], cutoff=0.5) or f"Known: {', '.join(COMMANDS)}"
             ctx.fail(f"unknown command {args[0]!r}. {hint}")
-        name, command, words = super().resolve_command(ctx, args)
-        if command is not None and not ctx.resilient_parsing:
-            _refuse_repeats(command, click.Context(command, ctx, name), words)
-        return name, command, words
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
             formatter.write_dl(list(COMMANDS.items()))
-
-
-def _refuse_repeats(command: click.Command, ctx: click.Context, words: Sequence[str]) -> None:
-    """Raises Failure for two values of an option that takes one: the last would count."""
-    lenient = copy.deepcopy(command)
-    options = [option for option in lenient.params if isinstance(option, click.Option)]
-    single = [option for option in options if not (option.multiple or option.is_flag)]
-    for option in single:
-        option.multiple = True
-    with contextlib.suppress(click.UsageError):  # the command itself says so
-        given, _, _ = lenient.make_parser(ctx).parse_args(list(words))
-        for option in single:
-            if len(values := dict.fromkeys(given.get(option.name, []))) > 1:
-                flag, takes_list = max(option.opts, key=len), "[," in (option.metavar or "")
-                list_ = f"give them with commas, {flag} {','.join(values)}" if takes_list else ""
-                works = list_ or ONE_OF.get(flag, "give the one that counts")
-                raise Failure(f"{flag} is given twice, as {' and '.join(values)}; {works}")
 
 
 @click.command(

@@ -43,13 +43,13 @@ def print_against(
 
     points = read(default_folder() if place == PACKAGED else Path(place))
     with loading_torch():
-        from spbench.layers.watching import FUSES_NORMS
+        from spbench.layers.watching import norms_of_single_operations
         from spbench.projection.against import score
         from spbench.projection.project import works
         from spbench.projection.score import summary
-    work_of = works()
-    FUSES_NORMS.set(False)
-    groups = [score(point, work_of) for point in points]
+    with norms_of_single_operations():
+        work_of = works()
+        groups = [score(point, work_of) for point in points]
     total = summary(groups)
     if as_json:
         print_json({"groups": groups, **total})

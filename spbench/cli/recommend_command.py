@@ -16,6 +16,7 @@ from spbench.errors import DONE, Failure
 from spbench.report.live_line import loading_torch
 from spbench.report.tables import print_json
 from spbench.sweep.devices import choose_device, why_not_here
+from spbench.worker.fault_injection import refuse_fault
 from spbench.workload.case import MAX_RANKS, Device
 from spbench.workload.workload import Workload
 
@@ -60,6 +61,7 @@ def command(
     command that would decide between those that are not told apart. For a map
     over lengths, see 'spbench project --axis' and 'spbench plot --kind winners'.
     """
+    refuse_fault("recommend")
     work, names, counts = _asked(workload, settings, strategies, gpus)
     on = choose_device(device, starts=measure)
     with loading_torch():

@@ -17,7 +17,13 @@ from spbench.sweep.plan import without_unfit
 from spbench.sweep.request import Request, every, from_sweep_file
 from spbench.worker.fault_injection import planted_fault
 from spbench.workload.case import QUICK, Device, MeasurementBudget
-from spbench.workload.catalogue import find, overridden, overrides_of, with_settings_in_name
+from spbench.workload.catalogue import (
+    find,
+    overridden,
+    overrides_of,
+    refuse_undone,
+    with_settings_in_name,
+)
 from spbench.workload.sweep_schema import LAUNCHES
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_lines import short
@@ -125,8 +131,10 @@ def _from_flags(flags: Mapping[str, Any], device: Device, *, share: bool, nodes:
 
 
 def choose_workload(name: str, settings: Sequence[str]) -> Workload:
-    """The workload with its settings; its name holds those that have no column in a row."""
+    """The workload with its settings; its name holds those that have no column in a row. Raises
+    WorkloadError, also for a setting that another would undo."""
     overrides = overrides_of(settings)
+    refuse_undone(overrides)
     return with_settings_in_name(overridden(find(name), overrides), overrides)
 
 

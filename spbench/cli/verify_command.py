@@ -67,7 +67,7 @@ def command(
     proved in float32 as well. Bytes sent must equal the prediction exactly, and no layout may be
     cheaper. A workload that is too large for one device is compared as a reduced workload.
     """
-    refuse_fault()
+    refuse_fault("verify")
     chosen = options.strategies_of(strategies)
     shapes = _shapes(workloads, small)
     shapes = [with_settings(shape, [f"dtype={dtype}"]) for shape in shapes]

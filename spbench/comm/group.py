@@ -8,6 +8,7 @@ Two process groups hold the same ranks: one for the strategy, one for the gradie
 that neither queues behind the other.
 """
 
+import re
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from datetime import timedelta
@@ -18,7 +19,7 @@ import torch.distributed as dist
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.fake import silent_transports
-from spbench.comm.kv_store import MeetingFile
+from spbench.comm.kv_store import KeyValueStoreError, MeetingFile
 from spbench.comm.nccl_gloo import GlooTransport, NcclTransport
 from spbench.comm.packing import Cut
 from spbench.comm.transport import Transports
@@ -180,7 +181,30 @@ class ShareOfGroup(Group):
         return None
 
 
+OF_GLOO = re.compile(
+    r"""
+    (Gloo\ \w+\ failed\ with\ )?                   # where ProcessGroupGloo tells it once more
+    \[(enforce\ fail\ at\ )?[^]]*/gloo/[\w/]+\.(cc|h):\d+\]   # the place in gloo's code
+    """,
+    re.VERBOSE | re.ASCII,
+)
+"""How an error of gloo begins, as in ``[/build/gloo/gloo/transport/tcp/pair.cc:553] Connection
+closed by peer``: torch raises it as a plain RuntimeError."""
+OF_NCCL = re.compile(r"(\[Rank \d+\]:? )?NCCL\b", re.ASCII)
+"""How one of NCCL begins where torch raises it as a plain RuntimeError, not as DistBackendError."""
+OF_FILE_STORE = "Wait timeout"
+"""All that torch says where a rank waits in vain for another at the file where they meet."""
+
+
 def is_broken_connection(error: BaseException) -> bool:
-    """Whether an exception says that another rank is gone or does not answer."""
-    signs = ("Connection closed by peer", "Connection reset by peer", "Timed out", "gloo", "NCCL")
-    return isinstance(error, dist.DistError) or any(sign in str(error) for sign in signs)
+    """Whether an exception says that another rank is gone or does not answer.
+
+    By its type, and for the plain RuntimeError of torch's backends by how it begins: what else an
+    error says, as the path of a file, may hold any word.
+    """
+    if isinstance(error, (dist.DistError, KeyValueStoreError, ConnectionError)):
+        return True
+    if type(error) is not RuntimeError:
+        return False
+    said = str(error)
+    return bool(OF_GLOO.match(said) or OF_NCCL.match(said)) or said == OF_FILE_STORE

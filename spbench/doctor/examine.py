@@ -11,11 +11,12 @@ import click
 import psutil
 
 from spbench.doctor import gpus, limits, network, noise, software
-from spbench.doctor.cgroup import allowed
 from spbench.doctor.diagnosis import DeviceChoice, Diagnosis, skipped
 from spbench.doctor.rank_collectives import try_sizes
 from spbench.doctor.torch_probe import TorchFacts, probe
 from spbench.errors import or_none
+from spbench.launch.interfaces import GLOO_INTERFACE
+from spbench.results.cgroup import allowed, free_memory_bytes, own_cores, usable_cores
 from spbench.results.environment import VISIBLE, package_version
 from spbench.results.nvml import GpuState, NvmlReport
 from spbench.workload.case import Device
@@ -45,7 +46,7 @@ def examine(
         click.echo("loading torch", err=True)
         loaded = probe("cuda" if usable and choice != "cpu" else "cpu", timeout_s)
     device = software.device_of(choice, len(usable), loaded)
-    cores = min(MOST_CPU_RANKS, max(2, _usable_cores()))
+    cores = min(MOST_CPU_RANKS, max(2, int(usable_cores())))
     ranks = ranks or (max(1, len(usable)) if device == "cuda" else cores)
     diagnoses = [software.python(sys.version_info[:3]), software.torch(version, loaded)]
     if isinstance(loaded, TorchFacts):
@@ -57,18 +58,17 @@ def examine(
     return diagnoses + _try_ranks(timeout_s, diagnoses, ranks, device)
 
 
-def _usable_cores() -> int:
-    """The cores that this process may run on; not every system can restrict them."""
-    return or_none(lambda: len(os.sched_getaffinity(0))) or os.cpu_count() or 1
-
-
 def _check_gpus(
     choice: DeviceChoice, driver: NvmlReport, usable: Sequence[GpuState], loaded: TorchFacts | str
 ) -> list[Diagnosis]:
     diagnoses = []
     if isinstance(loaded, TorchFacts):
-        diagnoses.append(software.driver(driver.driver, driver.cuda, loaded))
+        if not driver.error:
+            diagnoses.append(software.driver(driver.driver, driver.cuda, loaded))
         diagnoses.append(software.cuda(loaded, len(usable), choice))
+    if any(gpu.index < 0 for gpu in usable):
+        not_told = "NVML does not tell of GPUs, or slices, that CUDA alone shows"
+        return diagnoses + [skipped(check, not_told) for check in ("gpus idle", "gpu clocks")]
     diagnoses += [gpus.idle(usable), gpus.cool(usable)]
     return diagnoses + ([gpus.topology(driver.paths, usable)] if len(usable) > 1 else [])
 
@@ -78,8 +78,8 @@ def _check_machine(environ: Mapping[str, str], ranks: int, device: Device) -> li
     load, name = or_none(noise.load), socket.gethostname()
     diagnoses = [
         noise.quiet(load, device) if load else skipped("quiet", "the system does not tell"),
-        limits.cores(os.cpu_count() or 1, _usable_cores(), group, ranks, device),
-        limits.memory(free.total, free.available, group, ranks),
+        limits.cores(os.cpu_count() or 1, own_cores(), group, ranks, device),
+        limits.memory(free.total, free_memory_bytes(), group, ranks),
         limits.folder("this folder", limits.space(or_none(Path.cwd) or Path())),
         limits.folder("temporary", limits.space(None)),
         limits.open_files(limits.soft_limit(resource.RLIMIT_NOFILE), ranks),
@@ -89,7 +89,7 @@ def _check_machine(environ: Mapping[str, str], ranks: int, device: Device) -> li
     if device == "cuda":
         locked = limits.soft_limit(resource.RLIMIT_MEMLOCK)
         diagnoses.append(limits.locked_memory(locked, limits.infiniband()))
-    chosen = environ.get(network.GLOO_INTERFACE, "")
+    chosen = environ.get(GLOO_INTERFACE, "")
     addresses = [] if chosen else network.addresses_of(name)
     diagnoses.append(network.host_name(name, addresses, network.interfaces(), chosen, device))
     return [*diagnoses, network.settings(environ)]

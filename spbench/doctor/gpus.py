@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 from spbench.doctor.diagnosis import DeviceChoice, Diagnosis, fail, ok, warn
+from spbench.results.environment import names_a_gpu
 from spbench.results.nvml import BETWEEN_SOCKETS, NVLINK, GpuState, NvmlReport
 from spbench.text import counted
 
@@ -16,6 +17,10 @@ REMEDIES = {
     18: "restart the machine: its driver was updated, and the old kernel module is still loaded",
 }
 """What to do, by NVML's error code."""
+WITHOUT_NVML = (
+    "for clocks, temperature and other processes start the container with NVIDIA's utilities, too: "
+    "NVIDIA_DRIVER_CAPABILITIES=compute,utility"
+)
 USED_BYTES = 2**28
 """Less memory than a process takes that only opens a GPU."""
 BUSY_PERCENT = 5
@@ -25,14 +30,21 @@ LOCKED = "a locked clock (nvidia-smi --lock-gpu-clocks MHZ) keeps timed and sile
 def present(
     report: NvmlReport, usable: Sequence[GpuState], choice: DeviceChoice, shown: str | None
 ) -> Diagnosis:
-    """``usable``: those of the driver's GPUs that CUDA_VISIBLE_DEVICES (``shown``) leaves.
+    """``usable``: those of the driver's GPUs that CUDA_VISIBLE_DEVICES (``shown``) leaves, or what
+    CUDA shows where NVML does not answer.
 
-    A machine without GPUs will do unless --device cuda was given.
+    A machine without GPUs will do unless --device cuda was given, or the variable names one.
     """
     grade = fail if choice == "cuda" else warn
+    if report.error and usable:
+        found = f"{_by_model(usable)}, as CUDA shows; NVML does not answer ({report.error})"
+        return warn("gpus", found, WITHOUT_NVML)
     if report.error:
         if report.code == NO_LIBRARY and choice == "auto":
-            return ok("gpus", f"none ({report.error}); ranks run on the CPU")
+            if not names_a_gpu(shown):
+                return ok("gpus", f"none ({report.error}); ranks run on the CPU")
+            found = f"CUDA_VISIBLE_DEVICES={shown!r}, but no driver is here ({report.error})"
+            return warn("gpus", f"{found}; ranks run on the CPU", REMEDIES[NO_LIBRARY])
         return grade("gpus", report.error, REMEDIES.get(report.code, "read what nvidia-smi says"))
     if lost := [gpu for gpu in report.gpus if gpu.lost]:
         found = "; ".join(f"GPU {gpu.index}: {gpu.lost}" for gpu in lost)
@@ -44,12 +56,16 @@ def present(
             found = f"CUDA_VISIBLE_DEVICES={shown!r} hides all of {hidden}"
             remedy = "unset CUDA_VISIBLE_DEVICES"
         return fail("gpus", found, remedy) if choice == "cuda" else ok("gpus", found)
-    models = Counter(gpu.name for gpu in usable)
-    found = ", ".join(f"{count} x {name}" for name, count in models.items())
-    if len(models) > 1:
+    found = _by_model(usable)
+    if len({gpu.name for gpu in usable}) > 1:
         choose = "choose one model with CUDA_VISIBLE_DEVICES"
         return warn("gpus", found, f"{choose}, since a step waits for its slowest GPU")
     return ok("gpus", found)
+
+
+def _by_model(usable: Sequence[GpuState]) -> str:
+    models = Counter(gpu.name for gpu in usable)
+    return ", ".join(f"{count} x {name}" for name, count in models.items())
 
 
 def idle(usable: Iterable[GpuState]) -> Diagnosis:

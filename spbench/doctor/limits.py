@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from spbench.doctor.cgroup import Allowed
 from spbench.doctor.diagnosis import Diagnosis, fail, ok, warn
+from spbench.results.cgroup import Allowed
 from spbench.text import counted
 from spbench.workload.case import Device
 
@@ -33,8 +33,9 @@ class Space:
 def cores(total: int, usable: int, allowed: Allowed, ranks: int, device: Device) -> Diagnosis:
     """``usable``: how many of the machine's ``total`` cores this process may run on.
 
-    Each rank computes with as many threads as it has cores to run on. A quota below that stops the
-    threads in the middle of a step, and a step takes as long as its slowest rank.
+    Ranks compute with no more threads than a quota has cores. It stops them in the midst of a step
+    all the same, whenever they and what runs beside them have used it up early, and a step takes
+    as long as its slowest rank.
     """
     found = counted(total, "core")
     if usable < total:
@@ -52,7 +53,8 @@ def cores(total: int, usable: int, allowed: Allowed, ranks: int, device: Device)
 
 
 def memory(total_bytes: int, free_bytes: int, allowed: Allowed, ranks: int) -> Diagnosis:
-    """``free_bytes``: what processes can still get without swapping. A rank with a small model
+    """``free_bytes``: what processes can still get without swapping, within the limits of control
+    groups. A rank with a small model
     needs 1 GiB, of which torch and its libraries take a third, on a GPU more."""
     found = f"{_gib(free_bytes)} of {_gib(total_bytes)} GiB free"
     usable = free_bytes

@@ -8,12 +8,11 @@ import psutil
 
 from spbench.doctor.diagnosis import Diagnosis, fail, ok, warn
 from spbench.errors import or_none
-from spbench.launch.interfaces import is_loopback
+from spbench.launch.interfaces import GLOO_INTERFACE, is_loopback, no_such_interface
 from spbench.results.variables import variables
 from spbench.workload.case import Device
 
 RESOLVE_S = 5.0
-GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 DISTORTING = (
     "CUDA_LAUNCH_BLOCKING",
     "NCCL_P2P_DISABLE",
@@ -59,11 +58,9 @@ def host_name(
 ) -> Diagnosis:
     """gloo listens at the address that the name resolves to, or on the interface ``chosen``."""
     if chosen:
-        unknown = [choice for choice in chosen.split(",") if choice not in interfaces]
-        if unknown and interfaces:
+        if (wrong := no_such_interface(chosen, interfaces)) is not None:
             grade = fail if device == "cpu" else warn  # NCCL has a variable of its own
-            found = f"{GLOO_INTERFACE}={chosen}, but there is no interface {unknown[0]!r}"
-            return grade("host name", found, f"set it to one of {', '.join(interfaces)}")
+            return grade("host name", wrong, f"set it to one of {', '.join(interfaces)}")
         return ok("host name", f"{name}; gloo listens on {chosen} ({GLOO_INTERFACE})")
     remedy = f"add it to /etc/hosts, or set {GLOO_INTERFACE} (to lo for one machine)"
     if addresses is None:
@@ -80,13 +77,17 @@ def host_name(
     return ok("host name", found)
 
 
+def distorting(environ: Mapping[str, str]) -> list[str]:
+    """Names of the variables that are set and not switched off, and distort what is measured."""
+    return [name for name in DISTORTING if environ.get(name, "").upper() not in OFF]
+
+
 def settings(environ: Mapping[str, str]) -> Diagnosis:
     """Lists the variables that torch, NCCL, gloo and spbench read, with secret values hidden."""
     every = variables(dict(environ))
     read = {name: every[name] for name in every if not name.startswith(IGNORED_PREFIX)}
     found = ", ".join(f"{name}={value}" for name, value in read.items()) or "none that matter"
-    distorting = [name for name in DISTORTING if read.get(name, "").upper() not in OFF]
-    if distorting:
-        remedy = f"unset {' '.join(distorting)}, unless you want to measure their effect"
+    if names := distorting(environ):
+        remedy = f"unset {' '.join(names)}, unless you want to measure their effect"
         return warn("variables", found, remedy)
     return ok("variables", found)

@@ -15,6 +15,8 @@ from spbench.text import counted
 from spbench.workload.case import Device
 
 WINDOW_S = 0.5
+GLANCE_S = 0.1
+"""Long enough to tell a busy machine from a quiet one, not to say who uses it."""
 LEAST_NAMED_CORES = 0.05
 
 
@@ -47,6 +49,19 @@ def load(sleep: Callable[[float], None] = time.sleep) -> Load:
         load_average=or_none(lambda: os.getloadavg()[0]),
         busiest=[(f"{or_none(it.name) or 'process'} ({it.pid})", used) for it, used in named],
     )
+
+
+def load_if_busy(sleep: Callable[[float], None] = time.sleep) -> Load | None:
+    """What ``load`` tells of a machine that others use at a glance; None of a quiet one, and where
+    the system does not tell."""
+    return or_none(lambda: load(sleep) if _glance(sleep) > OTHERS_SHARE else None)
+
+
+def _glance(sleep: Callable[[float], None]) -> float:
+    """The part of all cores that was busy while this process slept."""
+    psutil.cpu_percent()
+    sleep(GLANCE_S)
+    return psutil.cpu_percent() / 100
 
 
 def _cores_used(processes: Sequence[psutil.Process]) -> Iterator[tuple[psutil.Process, float]]:

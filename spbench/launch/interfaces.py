@@ -4,9 +4,13 @@ import ipaddress
 import os
 import socket
 import tempfile
+from collections.abc import Collection
 
 import psutil
 
+from spbench.workload.case import Device
+
+GLOO_INTERFACE = "GLOO_SOCKET_IFNAME"
 LOOPBACK = "127.0.0.1"
 MOST_BYTES = 107 - len("/pymp-12345678/listener-12345678")
 """The longest path of a temporary folder: Linux takes 107 bytes for a socket, here of Python's fork
@@ -43,11 +47,32 @@ def loopback_interface() -> str | None:
     return interface_towards(LOOPBACK, DISCARD_PORT)
 
 
-def why_ranks_cannot_meet(*, is_alone: bool) -> str | None:
+def no_such_interface(chosen: str, interfaces: Collection[str]) -> str | None:
+    """What is wrong with GLOO_SOCKET_IFNAME, in a sentence; None where all its interfaces are
+    there, or the system lists none. gloo takes whole names, with commas: ^, = and beginnings of
+    names are of NCCL_SOCKET_IFNAME."""
+    unknown = [name for name in chosen.split(",") if name not in interfaces]
+    if not unknown or not interfaces:
+        return None
+    return f"{GLOO_INTERFACE}={chosen}, but there is no interface {unknown[0]!r}"
+
+
+def why_gloo_cannot_listen(device: Device) -> str | None:
+    """Why ranks on a CPU, where gloo carries what they send, cannot use the interface that the
+    user has chosen, and what would work; None where they can."""
+    chosen, interfaces = os.environ.get(GLOO_INTERFACE, ""), psutil.net_if_addrs()
+    if device != "cpu" or not chosen or not (wrong := no_such_interface(chosen, interfaces)):
+        return None
+    return f"{wrong}; set it to one of {', '.join(interfaces)}, or unset it"
+
+
+def why_ranks_cannot_meet(device: Device, *, is_alone: bool) -> str | None:
     """Why ranks cannot start on this machine, and what to do; None where nothing is in the way.
 
     ``is_alone``: whether they are those of one machine, which speak over loopback."""
-    needs_loopback = is_alone and "GLOO_SOCKET_IFNAME" not in os.environ
+    if (why_not := why_gloo_cannot_listen(device)) is not None:
+        return why_not
+    needs_loopback = is_alone and GLOO_INTERFACE not in os.environ
     if needs_loopback and address_towards(LOOPBACK, DISCARD_PORT) is None:
         return (
             "the loopback interface is down, over which ranks of one machine speak; start it with "

@@ -4,14 +4,16 @@ The parent trusts files and exit codes, not pipes. A launch that takes too long 
 is ended by a file ``stop``: its ranks write their stacks and end. Of several nodes this is node 0.
 """
 
+import os
 import shutil
 import time
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TypeVar, final
 
-from spbench.errors import or_none
+from spbench.errors import Failure, or_none
 from spbench.launch.cluster import Cluster, Roster, placement, ranks_per_node, spread
+from spbench.launch.copies import mpi_copies, srun_copies
 from spbench.launch.gpu_memory import GpuMemory
 from spbench.launch.hang_detector import HangDetector, least_far
 from spbench.launch.interfaces import why_ranks_cannot_meet
@@ -22,7 +24,7 @@ from spbench.results.heartbeat import heartbeat_folder, read_heartbeat
 from spbench.results.link_report import Exchanged, LinkTimes
 from spbench.results.sample import RowStatus, Sample, read_json, sample_path
 from spbench.results.temporary import IN_MEMORY
-from spbench.workload.case import Job
+from spbench.workload.case import Device, Job
 
 Result = TypeVar("Result", Exchanged, LinkTimes)
 POLL_S = 0.02
@@ -48,7 +50,10 @@ class LocalLauncher:
         """``environment``: variables for the launcher and its ranks; None takes a variable away.
         ``gpu_memory``: shared by the launchers that run on the same GPUs; None without GPUs.
         ``seat``: where ranks take turns with another launch; their waiting does not count as time.
+        Raises Failure where mpirun or srun started several copies of a command for one machine.
         """
+        if cluster is None and (why := mpi_copies(os.environ) or srun_copies(os.environ)):
+            raise Failure(why)
         self._seat, self._grace_s = seat, grace_s
         environment = {**(environment or {}), **(seat.environment if seat else {})}
         self._cluster, self._gpu_memory = cluster, gpu_memory
@@ -65,6 +70,7 @@ class LocalLauncher:
         if a node does not come, or cannot take its part. A single machine has nobody to meet."""
         if self._cluster is None:
             return
+        self._check_meeting("cuda" if on_gpus else "cpu")
         path = self._folder / "roster.json"
         path.unlink(missing_ok=True)
         self._agent.start()
@@ -82,7 +88,7 @@ class LocalLauncher:
         return placement(self._spread(ranks), self._roster.hosts)
 
     def run(self, job: Job, folder: Path) -> LaunchResult:
-        self._check_fit()
+        self._check_fit(job.device)
         if self._cluster is not None:
             job = job.model_copy(update={"nodes": self._spread(job.processes)})
         job.write(folder)
@@ -114,11 +120,16 @@ class LocalLauncher:
     def _spread(self, ranks: int) -> list[int]:
         return spread(ranks, self._per_node, len(self._roster.members))
 
-    def _check_fit(self) -> None:
+    def _check_meeting(self, device: Device) -> None:
+        """Raises LauncherError where ranks could not meet."""
+        why_not = why_ranks_cannot_meet(device, is_alone=self._cluster is None)
+        if why_not is not None:
+            raise LauncherError(why_not)
+
+    def _check_fit(self, device: Device) -> None:
         """Raises LauncherError where ranks could not meet, where shared memory is full, after a
         kill that left memory on a GPU, or the loss of a node."""
-        if (why_not := why_ranks_cannot_meet(is_alone=self._cluster is None)) is not None:
-            raise LauncherError(why_not)
+        self._check_meeting(device)
         if self._node_lost:
             raise LauncherError("a node is lost; go on when it is back")
         if self._cluster is not None and not self._agent.runs:

@@ -32,6 +32,7 @@ from spbench.errors import or_none
 from spbench.launch.gpu_memory import oom_kills
 from spbench.launch.launcher import LaunchResult
 from spbench.launch.process import FORK_SERVER, GRACE_S, STACKS_S, family, send_signal
+from spbench.results.cgroup import threads_of_a_rank
 from spbench.results.environment import numa_nodes
 from spbench.worker.rank_process import MEETING, run_job
 from spbench.workload.case import Device, Job
@@ -64,7 +65,6 @@ class NodeRanks:
 
     def environment(self, local_rank: int, device: Device) -> dict[str, str]:
         """What init_process_group reads, and how many threads the rank may use."""
-        cores = len(os.sched_getaffinity(0))
         defaults = {"TORCH_NCCL_ASYNC_ERROR_HANDLING": "1"} | self._interfaces(device)
         return {
             **{name: value for name, value in defaults.items() if name not in os.environ},
@@ -75,7 +75,7 @@ class NodeRanks:
             "LOCAL_WORLD_SIZE": str(self.local_size),
             "TORCHELASTIC_RUN_ID": "launch",  # logs lie in logs/launch_*/attempt_0
             "TORCHELASTIC_RESTART_COUNT": "0",
-            "OMP_NUM_THREADS": str(max(1, cores // self.local_size)),
+            "OMP_NUM_THREADS": str(threads_of_a_rank(self.local_size)),
         }
 
     def _meeting_place(self) -> dict[str, str]:

@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, final
 import click
 
 from spbench.errors import SOME_FAILED, UNFIT, Failure
+from spbench.launch.interfaces import why_gloo_cannot_listen
 from spbench.launch.launcher import LaunchResult
 from spbench.results.sample import Sample, sample_path, write_atomically
 from spbench.results.temporary import sweep, temporary_folder
@@ -86,6 +87,8 @@ class JoinedLauncher:
         from spbench.launch.joining import call_roll, join, keep_stdout
 
         keep_stdout()
+        if (why_not := why_gloo_cannot_listen(job.device)) is not None:
+            raise Failure(f"rank {os.environ['RANK']}: {why_not}", UNFIT)
         rank = int(os.environ["RANK"])
         self._fault, self._lost = fault, False
         if fault is not None:

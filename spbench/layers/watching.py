@@ -4,7 +4,8 @@ On torch's device ``meta`` attention is one operation, or what a CPU computes, a
 is one: torch would always take them apart there, which no device does that has a kernel for them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from contextvars import ContextVar
 from typing import Any, final
 
@@ -23,6 +24,7 @@ AS_ON: ContextVar[str] = ContextVar("AS_ON", default="cuda")
 FUSES_NORMS: ContextVar[bool] = ContextVar("FUSES_NORMS", default=True)
 """Whether an RMS norm is a GPU's one kernel there, as torch's is, or its single operations, as the
 one that engines for diffusion write for themselves."""
+
 
 OPERATIONS = {
     "_scaled_dot_product_cudnn_attention": "cudnn",
@@ -101,6 +103,17 @@ class KernelsSeen(WatchingMode):
     def names(self) -> list[str]:
         """The kernels, fastest first; empty where all attention is a strategy's own products."""
         return list(dict.fromkeys(OPERATIONS[each] for each in OPERATIONS if each in self._seen))
+
+
+@contextmanager
+def norms_of_single_operations() -> Iterator[None]:
+    """Inside, dry runs take an RMS norm apart; outside it is one kernel again, also in a process
+    that goes on."""
+    before = FUSES_NORMS.set(False)
+    try:
+        yield
+    finally:
+        FUSES_NORMS.reset(before)
 
 
 def is_on_gpu(x: Tensor) -> bool:

@@ -17,7 +17,6 @@ import psutil
 import yaml
 from scipy.optimize import least_squares
 
-from spbench.doctor.cgroup import allowed
 from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import Cluster as Node
 from spbench.launch.local import LocalLauncher, read_results
@@ -31,6 +30,7 @@ from spbench.projection.hardware import Device as OwnDevice
 from spbench.projection.link_fit import level
 from spbench.projection.scaled import in_company
 from spbench.projection.trace import work
+from spbench.results.cgroup import allowed
 from spbench.results.environment import package_version
 from spbench.results.link_report import LinkTimes
 from spbench.results.sample import write_atomically
@@ -75,7 +75,7 @@ def calibrate(
     asked = f"calibrate {[*ranks]} {on} {[each.model_dump_json() for each in workloads]}"
     node = node and described(node, asked, timeout_s)
     if node is not None and not node.is_head:
-        follow(node)
+        follow(node, on)
         return None
     with garbage_kept():  # collecting it would take a quarter of the planning
         memory_bytes = GB * _memory_gb(on, 1) if on == "cuda" else math.inf

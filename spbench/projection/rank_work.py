@@ -14,11 +14,12 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.sharedctypes import Synchronized
 from typing import TypeAlias, final
 
-from spbench.errors import Failure, or_none
+from spbench.errors import Failure
 from spbench.projection.against import WorkOf
 from spbench.projection.dataless import TooManyOperationsError, load_compiler
 from spbench.projection.trace import work
 from spbench.projection.work import Work
+from spbench.results.cgroup import usable_cores
 from spbench.strategies.registry import in_mesh
 from spbench.text import counted
 from spbench.worker.parent_death import die_with_parent
@@ -74,7 +75,7 @@ Next: TypeAlias = "Synchronized[int]"  # place of the next question
 @contextmanager
 def forked(work_of: WorkOf, questions: Sequence[Question]) -> Iterator[WorkOf]:
     """``work_of``, with the answers to these questions worked out on all cores from now on."""
-    count = min(or_none(lambda: len(os.sched_getaffinity(0))) or 1, MOST_PROCESSES, len(questions))
+    count = min(max(1, int(usable_cores())), MOST_PROCESSES, len(questions))
     if count < 2 or sys.platform != "linux":
         yield work_of
         return

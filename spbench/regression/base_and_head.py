@@ -23,13 +23,13 @@ from typing import final
 import click
 import psutil
 
-from spbench.doctor.cgroup import allowed
 from spbench.errors import or_none
 from spbench.launch.gpu_memory import GpuMemory
 from spbench.launch.launcher import Deadlines
 from spbench.launch.local import LocalLauncher
 from spbench.launch.turn_seat import Seat
 from spbench.regression.turn_server import TurnServer
+from spbench.results.cgroup import allowed
 from spbench.results.environment import environment
 from spbench.results.record import Record
 from spbench.results.store import Store

@@ -18,6 +18,9 @@ INSTEAD = (
     "'spbench compare A B'"
 )
 
+TOOLS = {"setup.py", "conftest.py", "noxfile.py"}
+"""Files of Python at the top of a tree that build or test it, and that nobody imports."""
+
 
 class CheckoutError(Exception):
     """The reason why a revision cannot be measured."""
@@ -31,14 +34,17 @@ class Checkout:
     commit: str
 
     def environment(self) -> Mapping[str, str]:
-        """Variables that make Python find this tree's packages before any other's.
+        """Variables that make Python find this tree's packages and modules before any other's.
 
-        Raises CheckoutError if the tree has no packages: installed code would run instead.
+        Raises CheckoutError if the tree has neither: installed code would run instead.
         """
-        roots = [x for x in (self.tree, self.tree / "src") if any(x.glob("*/__init__.py"))]
+        places = (self.tree, self.tree / "src")
+        # A module at the top of a tree whose packages are elsewhere may hide one of theirs.
+        roots = sorted(filter(_holds_code, places), key=lambda place: not _has_packages(place))
         if not roots:
             raise CheckoutError(
-                f"{self.commit[:12]} holds no Python package at its top or under src/. {INSTEAD}"
+                f"{self.commit[:12]} holds no Python package or module at its top or under src/. "
+                f"{INSTEAD}"
             )
         earlier = os.environ.get("PYTHONPATH", "")
         paths = [*map(str, roots), *([earlier] if earlier else [])]
@@ -78,6 +84,15 @@ class Checkout:
                 f"base and head would run the same code, as installed in {files[-1]}: the commit "
                 f"has none of it at its top or under src/. {INSTEAD}"
             )
+
+
+def _has_packages(folder: Path) -> bool:
+    return any(folder.glob("*/__init__.py"))
+
+
+def _holds_code(folder: Path) -> bool:
+    """Whether Python would import something from here: a package, or a plug-in of a single file."""
+    return _has_packages(folder) or any(x.name not in TOOLS for x in folder.glob("*.py"))
 
 
 def work_tree() -> Checkout:

@@ -40,7 +40,9 @@ class Screen:
         ``estimates``: of the cases, by their keys."""
         self.folder, self.cases, self.placed, self.foreseen = folder, cases, placed, foreseen
         self.resumed, self.verbose, self.goes_on = resumed, verbose, goes_on
-        self.done, self.measured, self.interrupted = 0, resumed, 0
+        self.done, self.measured, self.interrupted, self.noisy = 0, resumed, 0, 0
+        self.said: set[str] = set()
+        """Kinds of doubts about a launch that were said in full."""
         self.several = len({in_a_line(case.workload) for case in cases}) > 1
         self.launches = 1 + max((case.launch for case in cases), default=0)
         self.console = tables.console(sys.stderr)
@@ -72,6 +74,8 @@ class Screen:
             self._say(
                 f"{counted(self.done, 'launch')} in {took}; rows in {self.folder / 'runs.csv'}"
             )
+            if self.noisy > 1:
+                self._say(f"{self.noisy} of {counted(self.done, 'launch')} were noisy")
             if left := len(self.cases) - self.done + self.interrupted:
                 self._say(f"--max-time reached; {counted(left, 'launch')} left")
                 self._say(self._resume)
@@ -111,16 +115,23 @@ class Screen:
             from spbench.analysis.comparable import panel_title
 
             prefix += f"{panel_title(record)}, "
+        self.noisy += bool(record.noisy)
+        unseen = record.unseen_operators
+        doubts = {
+            "noisy": record.noisy,
+            "exposed time is not known": record.compute_note,
+            "not looked into": f"{unseen}; see benchmarks/wire.py" if unseen else "",
+        }
+        again = [what for what, why in doubts.items() if why and what in self.said]
         outcome = _figures(record) if record.status == "ok" else f"{record.status}: {record.reason}"
+        outcome = ", ".join([outcome, *again])
         self._say(f"{prefix}{record.strategy} on {record.world_size}{launch}: {outcome}")
         if record.log:
             self._say(f"  log: {self.folder / record.log}")
-        if record.noisy:
-            self._say(f"  noisy: {record.noisy}")
-        if record.compute_note:
-            self._say(f"  exposed time is not known: {record.compute_note}")
-        if record.unseen_operators:
-            self._say(f"  nothing looks into: {record.unseen_operators}; see benchmarks/wire.py")
+        for what, why in doubts.items():
+            if why and what not in self.said:
+                self.said.add(what)
+                self._say(f"  {what}: {why}")
         if self.verbose and record.launch_s is not None:
             self._say(f"  {in_seconds(record, phases_s or {})}")
 

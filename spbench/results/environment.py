@@ -3,6 +3,7 @@
 import contextlib
 import os
 import platform
+import re
 import subprocess
 from collections.abc import Sequence
 from functools import partial
@@ -14,6 +15,7 @@ import psutil
 
 from spbench import __version__
 from spbench.errors import or_none
+from spbench.results.cuda_driver import cuda_gpus
 from spbench.results.nvml import Device, GpuState, devices, open_nvml, read_nvml
 from spbench.results.variables import variables
 
@@ -32,7 +34,7 @@ def environment() -> dict[str, Any]:
         "cpus": os.cpu_count(),
         "memory_bytes": psutil.virtual_memory().total,
         "load_average": os.getloadavg(),
-        "gpus": gpus(),
+        "gpus": gpus() or cuda_gpus(),
         "variables": variables(os.environ),
         "git": git_state(),
     }
@@ -72,15 +74,24 @@ def visible(gpus: Sequence[GpuState], shown: str | None) -> list[GpuState]:
         return list(gpus)
     left: list[GpuState] = []
     for name in map(str.strip, shown.split(",")):
-        if name.startswith("MIG-"):
-            left.append(GpuState(index=-1, name="MIG slice"))  # NVML knows whole GPUs
-            continue
         is_uuid = name.startswith("GPU-")
         named = [g for g in gpus if name == str(g.index) or (is_uuid and g.uuid.startswith(name))]
         if not named:
             break
         left.append(named[0])
     return left
+
+
+def is_cudas_to_say(gpus: Sequence[object], shown: str | None) -> bool:
+    """Whether CUDA has to be asked which GPUs there are: NVML knows none, or CUDA_VISIBLE_DEVICES
+    (``shown``) names a slice, and NVML lists whole ones."""
+    return not gpus or any(name.strip().startswith("MIG-") for name in (shown or "").split(","))
+
+
+def names_a_gpu(shown: str | None) -> bool:
+    """Whether CUDA_VISIBLE_DEVICES asks for a GPU, by its number or identity; -1, nothing, and
+    Slurm's NoDevFiles hide all of them."""
+    return re.match(r"\s*(\d|GPU-|MIG-)", shown or "") is not None
 
 
 def _facts(gpu: Device, driver: str | None) -> dict[str, Any]:

@@ -7,12 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, final
 
-import psutil
+import click
 
-from spbench.doctor.cgroup import allowed
 from spbench.errors import Failure
 from spbench.launch.torchrun import joined_ranks
-from spbench.results.environment import VISIBLE, visible
+from spbench.results.cgroup import free_memory_bytes, usable_cores
+from spbench.results.cuda_driver import cuda_gpus
+from spbench.results.environment import VISIBLE, is_cudas_to_say, names_a_gpu, visible
 from spbench.results.environment import gpus as gpus_here
 from spbench.results.nvml import GpuState
 from spbench.workload.case import MAX_RANKS, Device
@@ -41,13 +42,18 @@ USUAL_RANKS = 8
 
 
 def choose_device(wanted: str, *, starts: bool = True) -> Device:
-    """The device of ``--device``; ``auto`` is cuda where there is a GPU. Raises Failure where ranks
-    are to start on cuda, and there is none; not if nothing ``starts`` here."""
-    if wanted == "cpu" or (wanted == "auto" and not visible_gpus()):
+    """The device of ``--device``; ``auto`` is cuda where there is a GPU, and says it on stderr
+    where one is named that is not there. Raises Failure where ranks are to start on cuda, and there
+    is none; not if nothing ``starts`` here."""
+    if wanted == "cpu":
         return "cpu"
-    if starts and not visible_gpus():
+    if visible_gpus() or (wanted == "cuda" and not starts):
+        return "cuda"
+    if wanted == "cuda":
         raise Failure(f"--device cuda: no GPU is visible here ({_hidden_by()}); use cpu")
-    return "cuda"
+    if names_a_gpu(os.environ.get(VISIBLE)):
+        click.echo(f"no GPU is visible here ({_hidden_by()}): ranks compute on the CPU", err=True)
+    return "cpu"
 
 
 def default_ranks(device: Device, *, nodes: int = 1) -> int:
@@ -84,12 +90,12 @@ def why_not_here(ranks: int, device: Device, *, share: bool = False, nodes: int 
 
 
 def visible_gpus() -> list[dict[str, Any]]:
-    """The GPUs that CUDA would let a process that is started here see, in its order; of a slice
-    of one only the name is known."""
-    here = gpus_here()
+    """The GPUs that CUDA would let a process that is started here see, in its order."""
+    here, shown = gpus_here(), os.environ.get(VISIBLE)
+    if is_cudas_to_say(here, shown):
+        return cuda_gpus()
     states = [GpuState(index=i, uuid=str(gpu.get("uuid", ""))) for i, gpu in enumerate(here)]
-    left = visible(states, os.environ.get(VISIBLE))
-    return [here[gpu.index] if gpu.index >= 0 else {"name": gpu.name} for gpu in left]
+    return [here[gpu.index] for gpu in visible(states, shown)]
 
 
 def least_capability(gpus: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
@@ -101,7 +107,10 @@ def least_capability(gpus: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
 def _hidden_by() -> str:
     """Why a process that is started here sees no GPU, or fewer than there are."""
     shown = os.environ.get(VISIBLE)
-    return "nvidia-smi shows none" if shown is None else f"{VISIBLE} is {shown!r}"
+    why = [] if shown is None else [f"{VISIBLE} is {shown!r}"]
+    if not gpus_here():
+        why.append("no NVIDIA driver answers, neither NVML nor CUDA")
+    return ", and ".join(why) or "the driver shows none"
 
 
 def known_peak(gpus: Sequence[Mapping[str, Any]], dtype: str) -> float | None:
@@ -126,10 +135,9 @@ class Machines:
     @classmethod
     def here(cls, nodes: int = 1) -> "Machines":
         """As many machines like this one."""
-        most, free = allowed(), psutil.virtual_memory().available
         return cls(
-            cores=nodes * len(os.sched_getaffinity(0)),
-            memory_bytes=nodes * min(free, most.memory_bytes or free),
+            cores=nodes * max(1, int(usable_cores())),
+            memory_bytes=nodes * free_memory_bytes(),
             core_flops_per_s=_core_flops_per_s(),
             gpus=visible_gpus(),
         )

@@ -22,7 +22,7 @@ def check_links(check: LinkCheck, cluster: Cluster | None) -> LinkReport | None:
     if cluster is not None:
         cluster = described(cluster, job.model_dump_json(), job.hang_s)
         if not cluster.is_head:
-            follow(cluster)
+            follow(cluster, job.device)
             return None
     joined = None if joined_ranks() is None else JoinedLauncher(job)
     if joined is not None and not joined.is_first:

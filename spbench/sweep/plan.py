@@ -3,8 +3,8 @@ imports torch. Then the rounds to measure again, since too few launches of a str
 
 Such a round is measured whole, so that ratios are still those of launches next to each other, and
 as a launch of its own: what was disturbed stays in ``runs.csv``. As many rounds as were planned may
-follow, and only while they can still bring enough quiet launches: on a machine that is never quiet
-that is a single one (docs/decisions/0016).
+follow, and only while they can still bring enough quiet launches; none where every launch so far
+was noisy, as on a machine that is never quiet (docs/decisions/0016).
 """
 
 import random
@@ -187,6 +187,8 @@ def _one_more(cases: Sequence[Case], latest: Sequence[Record], seed: int) -> lis
     again = [key for key in by_key if len(good[key]) >= LEAST_LAUNCHES]
     lacking = [LEAST_LAUNCHES - sum(not row.noisy for row in good[key]) for key in again]
     launch = 1 + max((row.launch for row in rows), default=0)
+    if not any(not row.noisy for key in again for row in good[key]):
+        return []  # nothing says that the next round would be quiet
     if not 0 < max(lacking, default=0) <= 2 * planned - launch:
         return []
     return in_rounds([by_key[key] for key in again], [launch], seed)

@@ -11,9 +11,12 @@ from pathlib import Path
 
 import click
 
+from spbench.doctor.forewarnings import forewarnings
 from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import Cluster, placement_of
 from spbench.launch.gpu_memory import GpuMemory
+from spbench.launch.interfaces import why_ranks_cannot_meet
+from spbench.launch.launcher import LauncherError
 from spbench.launch.local import LocalLauncher
 from spbench.launch.process import AgentProcess
 from spbench.launch.torchrun import JoinedLauncher, joined_ranks
@@ -24,11 +27,12 @@ from spbench.results.store import Store
 from spbench.results.temporary import temporary_folder
 from spbench.sweep.devices import least_capability, visible_gpus
 from spbench.sweep.estimate import foreseen
+from spbench.sweep.memory_seen import MemorySeen
 from spbench.sweep.plan import job_of, noisy_rounds, shared_environment
 from spbench.sweep.request import Request
 from spbench.sweep.run_folder import as_asked, folder_for, new_session
 from spbench.sweep.sweep import Sweep, run_all, still_to_do
-from spbench.workload.case import Cell
+from spbench.workload.case import Cell, Device
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,7 +51,7 @@ def run(request: Request, cells: Sequence[Cell]) -> Finished | None:
     if request.cluster is not None:
         cluster = described(request.cluster, _asked(cells), request.deadlines.hang_s)
         if not cluster.is_head:
-            follow(cluster)
+            follow(cluster, request.device)
             return None
         request = replace(request, cluster=cluster)
     is_joined = joined_ranks() is not None
@@ -64,8 +68,11 @@ def run(request: Request, cells: Sequence[Cell]) -> Finished | None:
         return _measure(request, cells, store, launcher)
 
 
-def follow(cluster: Cluster) -> None:
-    """The part of every node but the first: starts ranks when node 0 says so, until it ends."""
+def follow(cluster: Cluster, device: Device) -> None:
+    """The part of every node but the first: starts ranks when node 0 says so, until it ends.
+    Raises Failure where they could not meet, or the nodes do not."""
+    if (why_not := why_ranks_cannot_meet(device, is_alone=False)) is not None:
+        raise LauncherError(why_not)
     where = f"{cluster.head}:{cluster.port}"
     click.echo(f"node {cluster.node} of {cluster.nodes}, following node 0 at {where}", err=True)
     with temporary_folder("spbench-node-") as folder:
@@ -128,6 +135,14 @@ def _placements(
     return [f"{count} on {launcher.placement(count)}" for count in counts]
 
 
+def _ranks_here(cells: Sequence[Cell], nodes: int) -> list[int]:
+    """The numbers of processes that start on this machine, of several that are filled in turn."""
+    cases = [cell.case for cell in cells if cell.why_not is None]
+    counts = {1 if case.kind == "one_gpu_share" else case.ranks for case in cases}
+    most = -(-max(counts, default=0) // nodes)
+    return sorted({min(count, most) for count in counts})
+
+
 def _measure(
     request: Request, cells: Sequence[Cell], store: Store, launcher: JoinedLauncher | LocalLauncher
 ) -> Finished:
@@ -139,14 +154,16 @@ def _measure(
         placements = _placements(request, cells, launcher)
         store.write_run(facts | as_asked(request, cells, store.folder, placements))
         hosts = launcher.hosts if isinstance(launcher, JoinedLauncher) else []
-        before = foreseen(todo, len(set(hosts)) or request.nodes, request.deadlines.launch_s)
+        nodes = len(set(hosts)) or request.nodes
+        before = foreseen(todo, nodes, request.deadlines.launch_s)
+        disturbing = forewarnings(request.device, _ranks_here(todo, nodes), os.environ)
         with Screen(
             store.folder,
             [cell.case for cell in todo],
             resumed=len(cells) - len(todo),
             verbose=request.verbose,
             placed=placements,
-            foreseen=before.sentences,
+            foreseen=[*before.sentences, *disturbing],
             estimates=before.estimates,
         ) as screen:
             sweep = Sweep(
@@ -159,6 +176,7 @@ def _measure(
                 gpus=visible_gpus(),
                 peak_tflops=request.peak_tflops,
                 began_s=began_s,
+                memory=MemorySeen.of(cells, done, nodes),
             )
             while run_all(sweep, todo, screen):
                 todo = noisy_rounds(cells, _rows(store.folder)[1], request.seed)

@@ -1,6 +1,5 @@
 """Runs cases, and writes the row of each before it is handed out."""
 
-import operator
 import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
@@ -17,10 +16,10 @@ from spbench.results.sample import Sample
 from spbench.results.store import Store
 from spbench.sweep.devices import known_peak, least_capability
 from spbench.sweep.first_launch import compare_with_first
+from spbench.sweep.memory_seen import MemorySeen
 from spbench.sweep.plan import job_of
 from spbench.sweep.row import columns_of, seconds_by_phase
 from spbench.sweep.run_folder import launch_folder
-from spbench.text import counted
 from spbench.workload.case import Case, Cell
 
 
@@ -43,8 +42,8 @@ class Sweep:
     monotonic_s: Callable[[], float] = time.monotonic
     began_s: float = field(default_factory=time.monotonic)
     """When the time of all launches together began."""
-    starved: list[Case] = field(default_factory=list)
-    """Cases that ran out of memory."""
+    memory: MemorySeen = field(default_factory=MemorySeen)
+    """Which cases ran out of memory."""
 
     def run(self, cell: Cell) -> tuple[Record, Mapping[str, float]] | None:
         """The record of ``cell``, and the seconds of each phase of its launch; None if the time of
@@ -69,7 +68,7 @@ class Sweep:
         self, cell: Cell, left_s: float
     ) -> tuple[Record, Sequence[Sample], Mapping[str, float]]:
         started_utc = self.now()
-        why_not = cell.why_not or too_large(cell.case, self.starved)
+        why_not = cell.why_not or self.memory.why_not(cell.case)
         if why_not is not None:
             return self._row(cell.case, started_utc, status="skipped", reason=why_not), [], {}
         self.store.check_room()
@@ -85,8 +84,7 @@ class Sweep:
         of_sweep = own.launch_s < self.deadlines.launch_s and launched.still_s < own.hang_s
         if status in ("timeout", "hang") and of_sweep:
             status, reason = "interrupted", TIME_IS_UP
-        if status in ("oom", "host_oom"):
-            self.starved.append(cell.case)
+        self.memory.add(cell.case, status)
         agreement = None
         if status == "ok":
             agreement = compare_with_first(self.store.folder, cell.case, samples)
@@ -150,35 +148,3 @@ def still_to_do(cells: Sequence[Cell], done: Sequence[Record]) -> list[Cell]:
         return ("skipped", cell.why_not) in ends or "ok" in (status for status, _ in ends)
 
     return [cell for cell in cells if not is_done(cell)]
-
-
-def too_large(case: Case, starved: Sequence[Case]) -> str | None:
-    """Why ``case`` needs at least the memory that was missing before; None if it may need less."""
-    for other in starved:
-        if other.key == case.key:
-            return f"out of memory in launch {other.launch + 1} already"
-        if _is_larger(case, other):
-            axes = " x ".join(f"{name} {size}" for name, size in other.workload.axes.items())
-            return (
-                f"larger than an oom case ({axes}, batch {other.workload.batch}, depth "
-                f"{other.workload.depth_in_words} on {counted(other.ranks, 'rank')})"
-            )
-    return None
-
-
-def _is_larger(case: Case, other: Case) -> bool:
-    """Whether no size of ``case`` is smaller, on no more ranks, and all else is equal."""
-    no_smaller = map(operator.ge, _sizes(case), _sizes(other))
-    return _all_but_sizes(case) == _all_but_sizes(other) and all(no_smaller)
-
-
-def _sizes(case: Case) -> tuple[int, ...]:
-    """Numbers of which each takes more memory where it is larger."""
-    work = case.workload
-    return -case.ranks, work.samples, work.blocks, *work.axes.values()
-
-
-def _all_but_sizes(case: Case) -> tuple[Any, ...]:
-    work = case.workload
-    fields = work.model_dump(exclude={"axes", "batch", "guidance", "depth", "name", "source"})
-    return case.name, case.device, case.kind, list(work.axes), fields

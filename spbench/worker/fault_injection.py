@@ -178,11 +178,12 @@ def announce_fault(fault: Fault | None, cells: Iterable[Cell]) -> None:
         click.echo(f"{VARIABLE}={fault.text}: a fault is planted, and rows say so", err=True)
 
 
-def refuse_fault() -> None:
-    """Raises Failure for any fault, in a command that measures nothing."""
+def refuse_fault(command: str) -> None:
+    """Raises Failure for any fault, in a command whose ranks it would strike unseen: only rows of
+    run and check say that one is planted."""
     fault = planted_fault()
     if fault is not None:
         raise Failure(
-            f"{VARIABLE}={fault.text!r} is planted in what run and check measure, and verify "
-            f"measures nothing; leave it out, or use run ({WORKS})"
+            f"{VARIABLE}={fault.text!r} is planted in what run and check measure, and {command} "
+            f"has no row that says so; leave it out, or use run ({WORKS})"
         )

@@ -86,11 +86,23 @@ class LiveStorages(WatchingMode):
         self.live_bytes -= size
 
 
+NO_HOST_MEMORY = "can't allocate memory"
+"""Words of torch's allocator on the host."""
+
+
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether the device, a library on it or the host had no memory left."""
-    words = ("out of memory", "ALLOC_FAILED", "can't allocate memory")
+    """Whether the device, a library on it or the host had no memory left. What torch raises then is
+    a RuntimeError: in another error the words may be those of a path."""
+    words = ("out of memory", "ALLOC_FAILED", NO_HOST_MEMORY)
     is_known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
-    return is_known or any(each in str(error) for each in words)
+    is_torchs = isinstance(error, RuntimeError)
+    return is_known or (is_torchs and any(each in str(error) for each in words))
+
+
+def is_out_of_host_memory(error: BaseException) -> bool:
+    """Whether it was the host that had none left."""
+    of_torch = isinstance(error, RuntimeError) and NO_HOST_MEMORY in str(error)
+    return isinstance(error, MemoryError) or of_torch
 
 
 def measure(

@@ -22,6 +22,7 @@ from spbench.comm.group import Group, ProcessGroup, ShareOfGroup, is_broken_conn
 from spbench.comm.kv_store import MeetingFile
 from spbench.errors import Failure
 from spbench.layers.kernels import fastest_kernels
+from spbench.results.cgroup import threads_of_a_rank
 from spbench.results.heartbeat import Heartbeat, find_heartbeats, heartbeat_path
 from spbench.results.sample import (
     CHECKED,
@@ -35,7 +36,7 @@ from spbench.text import first_line
 from spbench.worker.collective_check import exchange_all
 from spbench.worker.fault_injection import Fault
 from spbench.worker.link_times import time_alone
-from spbench.worker.memory import is_out_of_memory, keep_freed_memory
+from spbench.worker.memory import is_out_of_host_memory, is_out_of_memory, keep_freed_memory
 from spbench.worker.observer import Observer
 from spbench.worker.parent_death import die_with_parent
 from spbench.worker.run_case import run_case, verify_all
@@ -107,7 +108,7 @@ def connect(
     os.environ.update(job.environment)
     if job.device == "cpu":
         keep_freed_memory()
-    torch.set_num_threads(max(1, len(os.sched_getaffinity(0)) // local_ranks))
+    torch.set_num_threads(threads_of_a_rank(local_ranks))
     device = torch.device("cpu")
     if job.device == "cuda":
         device = torch.device("cuda", device_index(local_rank, torch.cuda.device_count()))
@@ -177,7 +178,7 @@ def failure(error: BaseException, rank: int, fault: Fault | None = None) -> Samp
 
 def status_of(error: BaseException) -> RowStatus:
     """The row's status after a rank raised ``error``."""
-    if isinstance(error, MemoryError) or "can't allocate memory" in str(error):
+    if is_out_of_host_memory(error):
         return "host_oom"
     if is_out_of_memory(error):
         return "oom"

@@ -13,12 +13,12 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from typing import final
 
-import psutil
 import torch
 
 from spbench.comm.fake import silent_transports
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.results.agreement import Fingerprint
+from spbench.results.cgroup import free_memory_bytes
 from spbench.strategies.base import Layout, Strategy
 from spbench.worker.comparison import Named
 from spbench.worker.fingerprint import whole_fingerprint
@@ -164,8 +164,8 @@ def _fits(workload: Workload, ranks: int, device: torch.device, *, is_reduced: b
     needed, share = _needed_bytes(workload, ranks, device), GATE_MEMORY_SHARE[kind]
     if kind == "cuda":
         return needed < share * torch.cuda.mem_get_info(device)[0]
-    # Processes of one machine share its memory.
-    return needed * ranks < share * psutil.virtual_memory().available
+    # Processes of one machine share its memory, and the limit of their control group.
+    return needed * ranks < share * free_memory_bytes()
 
 
 def _needed_bytes(workload: Workload, ranks: int, device: torch.device) -> float:

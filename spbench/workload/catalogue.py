@@ -5,6 +5,7 @@ Errors name the file, the line and the nearest valid name:
     Error: bench.yaml:14: unknown key 'hiden'. Did you mean 'hidden'?
 """
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -137,6 +138,16 @@ def overrides_of(settings: Sequence[str]) -> list[Override]:
             raise WorkloadError(f"{where}: write key=value, as in --set depth=4")
         overrides.append(Override(key=key.strip(), value=parse(text, where).value, where=where))
     return overrides
+
+
+def refuse_undone(overrides: Sequence[Override]) -> None:
+    """Raises WorkloadError for an override that a later one would undo, as depth=2 before depth=3,
+    or axes.time=8 before axes={...}: on a command line one of the two is a mistake."""
+    for earlier, later in itertools.combinations(overrides, 2):
+        is_again = earlier.key == later.key and earlier.value != later.value
+        if is_again or earlier.key.startswith(f"{later.key}."):
+            undone = f"{earlier.text} would be undone; give the one that counts"
+            raise later.error(f"{later.key} is given twice: {undone}")
 
 
 def overridden(workload: Workload, overrides: Sequence[Override]) -> Workload:

@@ -165,9 +165,23 @@ def _scalar(node: yaml.Node, place: str) -> Any:
     except Exception:
         kind = node.tag.rpartition(":")[2]
         raise WorkloadError(f"{place}: {short(node.value)} cannot be read as {kind}") from None
+    if isinstance(value, (int, float)) and (odd := _read_in_two_ways(node.value, value)):
+        raise WorkloadError(f"{place}: {node.value} {odd}, or put it in quotes if it is a word")
     if isinstance(value, int) and abs(value) >= MAX_INTEGER:
         raise WorkloadError(f"{place}: {short(node.value)} is too large a number")
     return value
+
+
+def _read_in_two_ways(text: str, value: float) -> str:
+    """What is wrong with a number that YAML 1.1 reads as few would, and what to write; blank for
+    all others. 010 is octal there, and decimal in YAML 1.2; 1:30 counts in sixties."""
+    digits = text.lstrip("+-").replace("_", "")
+    if ":" in digits:
+        return f"is {value:g} in YAML 1.1, which counts it in sixties; write {value:g}"
+    if digits.isdecimal() and digits.startswith("0") and digits.strip("0"):
+        decimal = digits.lstrip("0")
+        return f"is {value} in YAML 1.1 and {decimal} in YAML 1.2; write {value} or {decimal}"
+    return ""
 
 
 def short(value: object) -> str:

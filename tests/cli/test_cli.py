@@ -356,6 +356,20 @@ MISTAKES = [
     (["run", "-g2", "-g", "4"], "as 2 and 4; give them with commas, --gpus 2,4"),
     (["check", "--metrics", "time", "--metrics", "volume"], "commas, --metrics time,volume"),
     (["compare", "--margin", "1%", "--margin", "2%"], "--margin is given twice"),
+    (
+        ["baseline", "list", "--baselines", "a", "--baselines=b"],
+        "--baselines is given twice, as a and b; give the one that counts",
+    ),
+    (["list", "runs", "--json", "--nowhere"], "No such option"),
+    (
+        ["show", "dsp-720m", "--set", "depth=2", "--set", "depth=3"],
+        "--set depth=3: depth is given twice: depth=2 would be undone; give the one that counts",
+    ),
+    (
+        ["show", "dsp-720m", "--set", "axes.time=2", "--set", "axes={time: 4, space: 8}"],
+        "axes is given twice: axes.time=2 would be undone",
+    ),
+    (["run", "--set", "dtype=float64", "--dtype", "float32"], "dtype is given twice"),
     (["run", "--seed", "1", "--seed", "1", "--quick", "--quick", "-w", "?"], "workload '?'"),
     (["plot", "-w", "one", "-w", "two"], "no runs under results/ yet"),
 ]
@@ -1023,7 +1037,8 @@ def test_only_visible_gpus_count(
         ("1,0", ["B", "A"]),
         ("GPU-b", ["B"]),
         ("0,7,1", ["A"]),
-        ("MIG-1", ["MIG slice"]),
+        ("MIG-1", ["H100 MIG 1g.10gb"]),
+        ("0,MIG-1", ["H100 MIG 1g.10gb"]),
     ],
 )
 def test_visible_gpus_are_those_that_are_named(
@@ -1032,8 +1047,37 @@ def test_visible_gpus_are_those_that_are_named(
     """Their facts, in the order of the variable; a name without a GPU ends it, as for CUDA."""
     facts = [{"name": "A", "uuid": "GPU-a"}, {"name": "B", "uuid": "GPU-b"}]
     monkeypatch.setattr(devices, "gpus_here", lambda: facts)
+    monkeypatch.setattr(devices, "cuda_gpus", lambda: [{"name": "H100 MIG 1g.10gb"}])
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
     assert [gpu["name"] for gpu in devices.visible_gpus()] == names
+
+
+@pytest.mark.parametrize("name", ["MIG-3f9c1a2e-0000-5000-8000-000000000001", "GPU-3f9c1a2e", "0"])
+def test_a_gpu_that_is_named_without_a_driver(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    """No name makes a GPU: auto says that the driver is missing and takes the CPU, cuda refuses."""
+    with_gpus(monkeypatch, 0, name)
+    monkeypatch.setattr(devices, "cuda_gpus", lambda: [])
+    assert devices.choose_device("auto") == "cpu"
+    said = capsys.readouterr().err
+    assert said == (
+        f"no GPU is visible here (CUDA_VISIBLE_DEVICES is '{name}', and no NVIDIA driver answers, "
+        f"neither NVML nor CUDA): ranks compute on the CPU\n"
+    )
+    with pytest.raises(Failure, match=r"--device cuda: no GPU is visible here .* no NVIDIA driver"):
+        devices.choose_device("cuda")
+
+
+def test_a_container_with_cuda_and_without_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is not measured on its CPU unasked: CUDA's own driver shows its GPUs."""
+    with_gpus(monkeypatch, 0)
+    shown = [{"name": "NVIDIA H200", "memory_bytes": 2**37, "compute_capability": (9, 0)}] * 2
+    monkeypatch.setattr(devices, "cuda_gpus", lambda: shown)
+    assert devices.choose_device("auto") == "cuda"
+    assert parse_ranks(None, "cuda") == [2]
+    assert devices.known_peak(devices.visible_gpus(), "bfloat16") == 989.0
+    assert devices.least_capability(devices.visible_gpus()) == (9, 0)
 
 
 def test_more_ranks_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:

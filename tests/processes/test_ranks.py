@@ -122,7 +122,7 @@ def launch(folder: Path, faults: Sequence[str]) -> Launched:
             # An oom case is not tried again; here each launch is another fault.
             records = []
             for record in run_all(sweep, cells(request)):
-                sweep.starved.clear()
+                sweep.memory.starved.clear()
                 records.append(record)
             launcher.close()
         after = [one for one in psutil.Process().children(recursive=True) if one not in before]

@@ -19,11 +19,11 @@ import pytest
 from helpers.machines import CPU_BUILD, CUDA_BUILD, GIB, fake_nvml
 
 from spbench.doctor import gpus, limits, network, noise, software
-from spbench.doctor.cgroup import Allowed, allowed
 from spbench.doctor.diagnosis import DeviceChoice, Diagnosis
 from spbench.doctor.limits import Space
 from spbench.doctor.noise import Load
 from spbench.doctor.torch_probe import TorchFacts
+from spbench.results.cgroup import Allowed
 from spbench.results.environment import visible
 from spbench.results.nvml import BETWEEN_SOCKETS, NVLINK, GpuState, NvmlReport, read_nvml
 from spbench.workload.case import Device
@@ -208,6 +208,24 @@ def test_a_driver_that_does_not_answer(code: int, auto: str, remedy: str) -> Non
     check(gpus.present(report, [], "auto", None), auto, text)
 
 
+def test_gpus_that_are_named_without_a_driver() -> None:
+    """The missing driver is said; a variable that hides all GPUs is no warning."""
+    none = NvmlReport(error="NVML Shared Library Not Found", code=12)
+    for name in ("MIG-3f9c1a2e-0000-5000-8000-000000000001", "GPU-3f9c1a2e", "0"):
+        check(gpus.present(none, [], "auto", name), "warn", "no driver is here", "NVIDIA's driver")
+        check(gpus.present(none, [], "cuda", name), "fail", "Not Found", "NVIDIA's driver")
+    for hidden in (None, "", "-1", "NoDevFiles"):
+        check(gpus.present(none, [], "auto", hidden), "ok", "ranks run on the CPU")
+
+
+def test_gpus_that_cuda_alone_shows() -> None:
+    """A container without NVML has them, and is told how to get it."""
+    none = NvmlReport(error="NVML Shared Library Not Found", code=12)
+    for choice in ("auto", "cuda"):
+        diagnosis = gpus.present(none, seen("H200", "H200"), choice, None)
+        check(diagnosis, "warn", "2 x H200, as CUDA shows; NVML does not", "compute,utility")
+
+
 def seen(*names: str) -> list[GpuState]:
     return [GpuState(index=index, name=name) for index, name in enumerate(names)]
 
@@ -233,7 +251,7 @@ def test_the_gpus_that_there_are() -> None:
         ("-1", []),
         ("1,7,2", [1]),
         ("GPU-2a, 0", [2, 0]),
-        ("MIG-77", [-1]),
+        ("MIG-77", []),
     ],
 )
 def test_which_gpus_are_visible(shown: str | None, indices: list[int]) -> None:
@@ -272,55 +290,6 @@ def test_how_gpus_are_joined() -> None:
     lonely = gpus.topology(apart, [here[0], here[1]])
     assert (lonely.status, "avoids" in lonely.remedy) == ("warn", False)
     check(gpus.topology({}, here), "ok", "does not tell")
-
-
-def groups(folder: Path, text: str, **limits_: str) -> Allowed:
-    """The limits in these groups; in a file's name '__' stands for '/', '_DOT_' for '.'."""
-    (folder / "cgroup").write_text(text)
-    for name, content in limits_.items():
-        file = folder / "fs" / name.replace("__", "/").replace("_DOT_", ".")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        file.write_text(f"{content}\n")
-    return allowed(folder / "cgroup", folder / "fs")
-
-
-def test_limits_of_control_groups_of_version_2(tmp_path: Path) -> None:
-    """The tightest limit of a group and its parents counts; 'max' is no limit."""
-    allowance = groups(
-        tmp_path,
-        "0::/a/b\n",
-        a__b__memory_DOT_max="max",
-        a__memory_DOT_max=str(4 * GIB),
-        memory_DOT_max=str(8 * GIB),
-        a__b__cpu_DOT_max="150000 100000",
-        a__cpu_DOT_max="max 100000",
-    )
-    assert allowance == Allowed(memory_bytes=4 * GIB, cores=1.5)
-
-
-def test_limits_of_control_groups_of_version_1(tmp_path: Path) -> None:
-    """Each controller has its own tree; in a container the host's path does not exist."""
-    allowance = groups(
-        tmp_path,
-        "3:memory:/docker/abc\n2:cpu,cpuacct:/docker/abc\n1:name=systemd:/x\n0::/\n",
-        memory__memory_DOT_limit_in_bytes=str(2 * GIB),
-        cpu__cpu_DOT_cfs_quota_us="200000",
-        cpu__cpu_DOT_cfs_period_us="100000",
-    )
-    assert allowance == Allowed(memory_bytes=2 * GIB, cores=2.0)
-
-
-def test_no_limits_of_control_groups(tmp_path: Path) -> None:
-    """A number near 2**63, a quota of -1, and missing files are no limits."""
-    allowance = groups(
-        tmp_path,
-        "3:memory:/\n2:cpu:/\n",
-        memory__memory_DOT_limit_in_bytes="9223372036854771712",
-        cpu__cpu_DOT_cfs_quota_us="-1",
-        cpu__cpu_DOT_cfs_period_us="100000",
-    )
-    assert allowance == Allowed()
-    assert allowed(tmp_path / "nowhere", tmp_path) == Allowed()
 
 
 @pytest.mark.parametrize(

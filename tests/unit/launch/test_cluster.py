@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from spbench.cli.cluster_options import cluster_of, first_host
-from spbench.errors import Failure
+from spbench.errors import USAGE, Failure
 from spbench.launch.cluster import (
     Cluster,
     Member,
@@ -19,6 +19,7 @@ from spbench.launch.cluster import (
     source_digest,
     spread,
 )
+from spbench.launch.local import LocalLauncher
 
 HERE = "127.0.0.1"
 SLURM = {
@@ -121,6 +122,81 @@ def test_under_srun_nothing_needs_to_be_said() -> None:
 def test_a_machine_alone(environ: dict[str, str]) -> None:
     """A batch script outside srun, a step of one task and torchrun's ranks are not a cluster."""
     assert cluster_of(None, None, None, 300.0, environ) is None
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"OMPI_COMM_WORLD_SIZE": "2", "OMPI_COMM_WORLD_RANK": "1"},
+        {"PMI_SIZE": "2", "PMI_RANK": "0"},
+        {"MPI_LOCALNRANKS": "2", "MPI_LOCALRANKID": "0"},
+        {"MV2_COMM_WORLD_SIZE": "2", "MV2_COMM_WORLD_RANK": "0"},
+        {"PMIX_RANK": "1"},
+        # mpirun inside a job: the step is that of its own helper on this node.
+        {"OMPI_COMM_WORLD_SIZE": "8"} | SLURM,
+    ],
+)
+def test_copies_that_mpirun_started_are_refused(environ: dict[str, str]) -> None:
+    """As under srun with several tasks a node: two runs would measure each other."""
+    with pytest.raises(Failure, match=r"copies of this command(.|\n)*Start it once") as caught:
+        cluster_of(None, None, None, 1.0, environ)
+    assert caught.value.code == USAGE
+    assert next(iter(environ)).rpartition("_")[0] in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "environ",
+    [
+        {"OMPI_COMM_WORLD_SIZE": "1", "OMPI_COMM_WORLD_RANK": "0"},
+        {"PMI_SIZE": "1", "PMIX_RANK": "0"},
+        {"PMI_SIZE": "two"},
+        {"OMPI_COMM_WORLD_SIZE": "2", "RANK": "0", "WORLD_SIZE": "2"},
+    ],
+)
+def test_a_single_copy_and_ranks_of_one_launch_go_on(environ: dict[str, str]) -> None:
+    """Neither mpirun -np 1 nor ranks that mpirun gave RANK and WORLD_SIZE are two runs."""
+    assert cluster_of(None, None, None, 1.0, environ) is None
+
+
+def test_srun_may_set_variables_of_mpi() -> None:
+    """With --mpi=pmi2 or pmix its tasks have them; one on each node are a cluster as before."""
+    for variables in ({"PMI_SIZE": "2", "PMI_RANK": "1"}, {"PMIX_RANK": "1"}):
+        found = cluster_of(None, None, None, 1.0, SLURM | variables)
+        assert found is not None
+        assert found.nodes == 2
+
+
+def test_mpirun_may_start_one_on_each_node() -> None:
+    """Told by --nnodes they are nodes of one run."""
+    found = cluster_of(2, 0, f"{HERE}:1234", 1.0, {"OMPI_COMM_WORLD_SIZE": "2"})
+    assert found is not None
+    assert found.nodes == 2
+
+
+def test_nodes_of_a_job_that_stay_unused_are_said(capsys: pytest.CaptureFixture[str]) -> None:
+    """A batch script that calls spbench without srun runs on one node of its job's two."""
+    batch = {"SLURM_JOB_NUM_NODES": "2", "SLURM_NODEID": "0"}
+    assert cluster_of(None, None, None, 1.0, batch) is None
+    said = capsys.readouterr().err
+    assert said.startswith("warning: this job has 2 nodes, and ranks start on this one alone; ")
+    assert "srun --ntasks-per-node=1" in said
+    one_task = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NUM_NODES": "1"}
+    for quiet in ({"SLURM_JOB_NUM_NODES": "1"}, batch | one_task):
+        assert cluster_of(None, None, None, 1.0, quiet) is None
+    assert cluster_of(1, None, None, 1.0, batch) is None
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize("environ", [{"OMPI_COMM_WORLD_SIZE": "2"}, SLURM])
+def test_no_command_starts_ranks_as_one_of_several_copies(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, environ: dict[str, str]
+) -> None:
+    """Those without flags for nodes (check, verify, doctor) end with 2 before a rank starts."""
+    for name, value in environ.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(Failure, match="started 2 copies of this command") as caught:
+        LocalLauncher(tmp_path / "launcher.log")
+    assert caught.value.code == USAGE
 
 
 def test_what_does_not_go_together() -> None:

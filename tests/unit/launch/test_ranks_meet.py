@@ -3,20 +3,24 @@
 from __future__ import annotations
 
 import json
+import re
 import tempfile
 from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
-from spbench.errors import UNFIT
+from spbench.errors import UNFIT, Failure
 from spbench.launch import interfaces
+from spbench.launch.cluster import Cluster
 from spbench.launch.coordinator import FILES, _Launch
 from spbench.launch.interfaces import MOST_BYTES, loopback_interface
 from spbench.launch.launcher import LauncherError, LaunchResult
 from spbench.launch.local import LocalLauncher
 from spbench.launch.ranks import NodeRanks
+from spbench.launch.torchrun import JoinedLauncher
 from spbench.results.variables import compared
+from spbench.sweep.run import follow
 from spbench.worker.rank_process import MEETING
 from spbench.workload.case import Job
 
@@ -35,6 +39,36 @@ def test_loopback_that_is_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.delenv("GLOO_SOCKET_IFNAME", raising=False)
     monkeypatch.setattr(interfaces, "address_towards", lambda *_: None)
     assert "loopback interface is down" in why_refused(tmp_path)
+
+
+@pytest.mark.parametrize("chosen", ["^lo,docker0", "=lo", "lo,nowhere0", "l"])
+def test_an_interface_that_gloo_does_not_know(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, chosen: str
+) -> None:
+    """NCCL's forms of a name are no names for gloo: the variable is named before the first launch,
+    on a node that follows and under torchrun, too."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", chosen)
+    said = f"GLOO_SOCKET_IFNAME={chosen}, but there is no interface "
+    assert said in why_refused(tmp_path)
+    cluster = Cluster(nodes=2, node=0, head="127.0.0.1", port=1)
+    head = LocalLauncher(tmp_path / "launcher.log", cluster=cluster)
+    with pytest.raises(LauncherError, match="set it to one of lo,") as caught:
+        head.meet(2, on_gpus=False)
+    assert caught.value.code == UNFIT
+    with pytest.raises(LauncherError, match=re.escape(said)):
+        follow(cluster.model_copy(update={"node": 1}), "cpu")
+    monkeypatch.setenv("RANK", "1")
+    with pytest.raises(Failure, match=re.escape(f"rank 1: {said}")) as joining:
+        JoinedLauncher(Job(ranks=2, device="cpu"))
+    assert joining.value.code == UNFIT
+    assert interfaces.why_ranks_cannot_meet("cuda", is_alone=True) is None
+
+
+@pytest.mark.parametrize("chosen", ["lo", "lo,lo"])
+def test_interfaces_that_are_there(monkeypatch: pytest.MonkeyPatch, chosen: str) -> None:
+    """A name, or several, keep nobody from meeting."""
+    monkeypatch.setenv("GLOO_SOCKET_IFNAME", chosen)
+    assert interfaces.why_ranks_cannot_meet("cpu", is_alone=True) is None
 
 
 def test_a_temporary_folder_too_long_for_sockets(

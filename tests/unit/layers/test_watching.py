@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from helpers.in_process import inside
 
-from spbench.layers.watching import AS_ON, KernelsSeen, WatchingMode, rms_norm
+from spbench.errors import USAGE
+from spbench.layers.watching import (
+    AS_ON,
+    FUSES_NORMS,
+    KernelsSeen,
+    WatchingMode,
+    norms_of_single_operations,
+    rms_norm,
+)
 from spbench.worker.memory import LiveStorages
 from spbench.worker.witness import Witness
 
@@ -16,6 +26,20 @@ from spbench.worker.witness import Witness
 def test_torch_does_not_load_its_compiler(mode: type[WatchingMode]) -> None:
     """torch wraps what it keeps its compiler out of, and loads it in the first call."""
     assert not hasattr(mode.__torch_dispatch__, "__wrapped__")
+
+
+def test_norms_are_whole_again_behind_published_figures(tmp_path: Path) -> None:
+    """A process that scores published measurements and then projects anything else, as a notebook
+    does, has a GPU's norms there; also where the score fails."""
+    with norms_of_single_operations():
+        assert not FUSES_NORMS.get()
+    assert FUSES_NORMS.get()
+    (tmp_path / "one.yaml").write_text("version: 1\nname: none\n")
+    assert inside("project", "--against", str(tmp_path / "one.yaml")).code == USAGE
+    assert FUSES_NORMS.get()
+    with pytest.raises(KeyError), norms_of_single_operations():
+        raise KeyError
+    assert FUSES_NORMS.get()
 
 
 class Named(WatchingMode):

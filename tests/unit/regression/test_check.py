@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -10,6 +11,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+from helpers.command_line import ROOT
 from helpers.example_rows import findings_of, rows
 from helpers.repository import git
 
@@ -364,10 +366,33 @@ def test_a_commit_without_packages_is_refused(
     with checked_out("HEAD") as base, pytest.raises(CheckoutError, match="no Python package"):
         base.environment()
     (tmp_path / "README").write_text("code elsewhere\n")
+    (tmp_path / "setup.py").write_text("import setuptools\n")
     git(tmp_path, "add", "-A")
     git(tmp_path, "commit", "-q", "-m", "a file")
     with checked_out("HEAD") as base, pytest.raises(CheckoutError, match="no Python package"):
         base.environment()
+
+
+@pytest.mark.parametrize("folder", [".", "src"])
+def test_a_plug_in_of_a_single_module_is_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, folder: str
+) -> None:
+    """The layout of examples/strategy_plugin, with tests in a package of their own beside it."""
+    plug_in = ROOT / "examples" / "strategy_plugin"
+    (tmp_path / "tests").mkdir()
+    (tmp_path / "tests" / "__init__.py").touch()
+    (tmp_path / folder).mkdir(exist_ok=True)
+    shutil.copy(plug_in / "plain_gather.py", tmp_path / folder)
+    shutil.copy(plug_in / "pyproject.toml", tmp_path)
+    git(tmp_path, "init", "-q", ".")
+    git(tmp_path, "add", "-A")
+    git(tmp_path, "commit", "-q", "-m", "first")
+    monkeypatch.chdir(tmp_path)
+    with checked_out("HEAD") as base:
+        base.check_own(["spbench", "plain_gather"])
+        if folder == ".":
+            (base.tree / "tests" / "__init__.py").unlink()
+            base.check_own(["spbench", "plain_gather"])
 
 
 def test_code_that_is_installed_is_not_compared_with_itself(

@@ -12,13 +12,13 @@ from types import SimpleNamespace
 import psutil
 import pytest
 
-from spbench.doctor.cgroup import Allowed
 from spbench.launch.launcher import Deadlines
 from spbench.launch.local import LocalLauncher
 from spbench.launch.turn_seat import Seat
 from spbench.regression import base_and_head
 from spbench.regression.base_and_head import Runner, run_alternately
 from spbench.regression.turn_server import TurnServer
+from spbench.results.cgroup import Allowed
 from spbench.results.record import Record
 from spbench.results.store import Store
 from spbench.sweep.sweep import Sweep

@@ -68,8 +68,26 @@ def test_operators_that_nothing_looks_into_are_said(
     """With what counts their bytes all the same."""
     unseen = replace(GOOD, unseen_operators="mine::gather (4 calls)")
     assert printed(tmp_path, capsys, unseen).endswith(
-        "\n  nothing looks into: mine::gather (4 calls); see benchmarks/wire.py"
+        "\n  not looked into: mine::gather (4 calls); see benchmarks/wire.py"
     )
+
+
+def test_a_doubt_is_said_in_full_once(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Twelve launches of a busy machine do not say twelve times what uses it."""
+    noisy = replace(GOOD, noisy="others used 0.9 of 2 cores", compute_note="clocks differ")
+    later = replace(GOOD, noisy="others used 1.1 of 2 cores", compute_note="clocks differ")
+    figures = printed(tmp_path, capsys, GOOD)
+    assert printed(tmp_path, capsys, noisy, GOOD, later).splitlines() == [
+        figures,
+        "  noisy: others used 0.9 of 2 cores",
+        "  exposed time is not known: clocks differ",
+        figures,
+        f"{figures}, noisy, exposed time is not known",
+    ]
+    with Screen(tmp_path, [CASE] * 2) as screen:
+        for record in (noisy, later):
+            screen.finished(record)
+    assert "Z 2 of 2 launches were noisy\n" in capsys.readouterr().err
 
 
 def test_launches_that_are_left_over_have_a_command(

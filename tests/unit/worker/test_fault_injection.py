@@ -131,7 +131,12 @@ def test_without_a_case_there_is_nobody_to_hit() -> None:
             "no case",
         ),
         (["verify"], "slow@rank1", "is not KIND@rankR:WHERE"),
-        (["verify"], "slow@rank1:5%", "verify measures nothing; leave it out, or use run"),
+        (["verify"], "slow@rank1:5%", "verify has no row that says so; leave it out, or use run"),
+        (["recommend", "dsp-720m", "-c", "hgx-h100"], "bogus", "is not KIND@rankR:WHERE"),
+        (["recommend", "dsp-720m", "-c", "hgx-h100"], "kill@rank0:init", "recommend has no row"),
+        (["calibrate", "-g", "1,2"], "kill@rank1:init", "calibrate has no row"),
+        (["capacity", "dsp-720m", "-g", "2", "--measure"], "kill@rank1:init", "--measure has no"),
+        (["doctor", "--links", "-g", "2"], "kill@rank1:init", "doctor --links has no row"),
     ],
 )
 def test_commands_refuse_a_fault_that_would_not_show(
@@ -142,7 +147,7 @@ def test_commands_refuse_a_fault_that_would_not_show(
     monkeypatch.setenv(VARIABLE, value)
     name, *flags = words
     command = import_module(f"spbench.cli.{name}_command").command
-    selection = [] if name == "verify" else ["-w", "earthformer-small", "-s", "dsp"]
+    selection = ["-w", "earthformer-small", "-s", "dsp"] if name in ("run", "check") else []
     with pytest.raises(Failure) as caught:
         command.main([*flags, *selection, "--device", "cpu"], standalone_mode=False)
     assert caught.value.code == USAGE

@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import itertools
 import math
+from types import SimpleNamespace
+from typing import Any
 
+import psutil
 import pytest
 import torch
 import torch.nn.functional as F
@@ -17,12 +20,29 @@ from torch import Tensor
 from spbench.comm.fake import silent_transports
 from spbench.model import inputs
 from spbench.model.inputs import Inputs
-from spbench.worker.reference import OneDevice
+from spbench.results import cgroup
+from spbench.results.cgroup import Allowed
+from spbench.worker.reference import OneDevice, workload_to_compare
 from spbench.worker.step import Step
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.config_names import names
 from spbench.workload.workload import Workload
+
+
+def test_the_gate_takes_no_more_memory_than_a_control_group_leaves(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """A workload that fits into the machine, and not into the group's limit, is compared reduced:
+    its ranks would be killed there."""
+    work = find("dsp-720m-small")
+    group: Any = SimpleNamespace(size=2, device=torch.device("cpu"), largest=lambda fits: fits)
+    monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2**36))
+    monkeypatch.setattr(cgroup, "allowed", Allowed)
+    assert workload_to_compare(work, group) == work
+    monkeypatch.setattr(cgroup, "allowed", lambda: Allowed(memory_bytes=2**26, left_bytes=2**24))
+    assert workload_to_compare(work, group) != work
+
 
 Weights = dict[str, Tensor]
 EPS = 1e-6

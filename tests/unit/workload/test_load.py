@@ -11,10 +11,16 @@ from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
 from spbench.workload.block import Attention, Mlp
-from spbench.workload.catalogue import load_file, load_text, with_settings
+from spbench.workload.catalogue import (
+    load_file,
+    load_text,
+    overrides_of,
+    refuse_undone,
+    with_settings,
+)
 from spbench.workload.validation_errors import suggestion
 from spbench.workload.workload import Workload
-from spbench.workload.yaml_lines import MAX_BYTES, WorkloadError
+from spbench.workload.yaml_lines import MAX_BYTES, WorkloadError, parse
 
 VALID = """\
 version: 1
@@ -81,6 +87,8 @@ def test_the_way_a_file_is_saved_does_not_matter(tmp_path: Path, content: bytes)
         ("dsp-720m", 1, "holds a str"),
         (changed("hidden: 48", "\thidden: 48"), 5, "not YAML"),
         (changed("batch: 2", "hidden: 96"), 14, "key 'hidden' is given twice"),
+        (changed("batch: 2", "batch: 010"), 14, "010 is 8 in YAML 1.1 and 10 in YAML 1.2; write"),
+        (changed("batch: 2", "batch: 1:30"), 14, "1:30 is 90 in YAML 1.1, which counts it in six"),
         (changed("{time: 8, space: 12}", "{time: 8, time: 9}"), 4, "key 'time' is given twice"),
         (changed("hidden: 48", "hiden: 48"), 5, "unknown key 'hiden'. Did you mean 'hidden'?"),
         (changed("batch: 2", "zzz: 2"), 14, "unknown key 'zzz'. Known: version, name, source"),
@@ -267,6 +275,7 @@ BASE = load_text(VALID, "text")
         (["depth=5"], {"depth": 5}),
         ([" depth = 5"], {"depth": 5}),
         (["depth=4", "depth=5"], {"depth": 5}),
+        (["axes={time: 4, space: 8}", "axes.time=2"], {"axes": {"time": 2, "space": 8}}),
         (["dtype=bfloat16", "batch=3"], {"dtype": "bfloat16", "batch": 3}),
         (["axes.time=17"], {"axes": {"time": 17, "space": 12}}),
         (["axes={time: 3, space: 4, rooms: 5}"], {"axes": {"time": 3, "space": 4, "rooms": 5}}),
@@ -292,6 +301,29 @@ def test_settings_replace_fields(settings: list[str], expected: dict[str, object
     assert made == BASE.model_copy(update=expected)
 
 
+def test_numbers_that_are_read_in_one_way() -> None:
+    """Zero, separators and hexadecimal digits are what they look like; words may be quoted."""
+    texts = {"0": 0, "00": 0, "1_000": 1000, "0x10": 16, "0.5": 0.5, "-3": -3, "'010'": "010"}
+    assert {text: parse(text, "here").value for text in texts} == texts
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["depth=4", "depth=5"],
+        ["depth=4", "heads=4", " depth =5"],
+        ["axes.time=2", "axes={time: 4}"],
+    ],
+)
+def test_a_setting_that_would_undo_another_is_refused(settings: list[str]) -> None:
+    """The last would count, and nothing would say that the first does not; twice the same, and a
+    part behind the whole, undo nothing."""
+    first = settings[0]
+    with pytest.raises(WorkloadError, match=f"is given twice: {first} would be undone; give the"):
+        refuse_undone(overrides_of(settings))
+    refuse_undone(overrides_of(["depth=4", "depth=4", "axes={time: 4}", "axes.time=2"]))
+
+
 @pytest.mark.parametrize(
     ("setting", "message"),
     [
@@ -307,6 +339,10 @@ def test_settings_replace_fields(settings: list[str], expected: dict[str, object
         ("heads=5", "hidden 48 is not a multiple of heads 5; heads that fit: 1, 2, 3, 4, 6"),
         ("heads=", "heads is None"),
         ("heads=1e1", "heads is '1e1'"),
+        ("axes.time=010", "010 is 8 in YAML 1.1 and 10 in YAML 1.2; write 8 or 10, or put it in"),
+        ("axes.time=0_17", "0_17 is 15 in YAML 1.1 and 17 in YAML 1.2; write 15 or 17"),
+        ("axes.time=1:30", "1:30 is 90 in YAML 1.1, which counts it in sixties; write 90, or put"),
+        ("axes={time: 1:30:00, space: 8}", "1:30:00 is 5400 in YAML 1.1, which counts it in"),
         ("heads=99999999999999999999", "too large a number"),
         ("depth=2000000000", "depth is 2000000000: input should be less than or equal to 1000"),
         (f"axes={{{', '.join(f'a{i}: 2' for i in range(40))}}}", "40 axes; at most 8 are planned"),
