@@ -14,6 +14,9 @@ from collections import Counter
 from collections.abc import Hashable, Iterator, Mapping, Sequence
 from functools import cache
 from itertools import combinations, pairwise, permutations, product
+from math import prod
+
+import numpy as np
 
 from spbench.layers.head_shares import share_heads
 from spbench.projection.depths import DryStep
@@ -162,12 +165,19 @@ def _share(heads: Heads, own: int, size: int) -> Iterator[Heads]:
 
 def _ends(members: Sequence[int], mesh: Mesh) -> set[int]:
     """The corners of these ranks in the grid: the least and the greatest by each order of axes."""
-    places = {rank: mesh.place(rank) for rank in members}
+    if len(members) <= 2:
+        return {*members}
+    sizes = [size for _, size in mesh.axes]
+    places = np.array(np.unravel_index(np.array(members), sizes))
     found: set[int] = set()
-    for names in permutations(mesh.names):
-        for signs in product((1, -1), repeat=len(names)):
-            way = list(zip(names, signs, strict=True))
-            found.add(min(members, key=lambda r, w=way: [s * places[r][a] for a, s in w]))  # type: ignore[misc]
+    for order in permutations(range(len(sizes))):
+        # Weights under which places compare as by the first axis, then by the second, ...
+        weights = np.array(
+            [prod(sizes[axis] for axis in order[i + 1 :]) for i in range(len(order))]
+        )
+        for signs in product((1, -1), repeat=len(order)):
+            by_weight = (weights * signs) @ places[list(order)]
+            found.add(members[int(by_weight.argmin())])
     return found
 
 

@@ -130,8 +130,13 @@ def _steps(
         yield from _short(part, names[:1], on, memory_bytes)
         rest = names[1:] if ranks > 1 else []
         turn = {rest[(IN_TURN * number + i) % len(rest)] for i in range(min(IN_TURN, len(rest)))}
-        grouped = [x for x in rest if sum(n > 1 for n in load(x).mesh(part, ranks).values()) > 1]
-        yield from _short(part, {*turn, *grouped[:1]}, on, memory_bytes, QUICK_FLOPS[on])
+        quick = QUICK_FLOPS[on]
+        # With few key heads a grid of ranks is a single column, which is no smaller group.
+        alike = part.model_copy(update={"kv_heads": None})
+        grouped = [x for x in rest if sum(n > 1 for n in load(x).mesh(alike, ranks).values()) > 1]
+        yield from _short(part, turn, on, memory_bytes, quick)
+        again = turn if alike == part else set()
+        yield from _short(alike, {*grouped[:1]} - again, on, memory_bytes, quick)
 
 
 def _able_alone(step: Workload, ranks: int) -> list[str]:

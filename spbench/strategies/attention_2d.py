@@ -12,9 +12,10 @@ Backward gathers q, out and its gradient in the row, the keys anew in the column
 sums of dQ, and of dK and dV. Under a causal mask shards are zigzag: all ranks compute as much.
 """
 
+from bisect import bisect_right
 from dataclasses import dataclass, replace
-from functools import lru_cache
-from math import inf, log
+from functools import cache, lru_cache
+from math import inf, isqrt
 from typing import Any, ClassVar, final
 
 import torch
@@ -103,19 +104,24 @@ class Attention2D(FixedAxis):
 
 @lru_cache(maxsize=100)
 def _cheapest(strategy: Attention2D, known: Known, ranks: int) -> Attention2D:
-    """With the rows of the fewest bytes along its cheapest axis."""
-    workload = known.workload
+    """With the rows of the fewest bytes along its cheapest axis.
 
-    def cost(one: Attention2D) -> tuple[float, float]:
-        rows = int(one.rows)
-        sent = [
-            waited_along(one, workload, axis, ranks)
-            for axis in one.choices(workload.kinds[0], workload, ranks)
-        ]
-        return min(sent, default=inf), abs(log(rows * rows / ranks))
-
+    More rows gather more keys and fewer queries, so that bytes fall and then rise with them: from
+    the squarest grid on, rows are more or fewer as long as that sends less.
+    """
     sizes = [rows for rows in range(1, ranks + 1) if ranks % rows == 0]
-    return min((replace(strategy, rows=str(rows)) for rows in sizes), key=cost)
+
+    @cache
+    def cost(place: int) -> float:
+        one = replace(strategy, rows=str(sizes[place]))
+        axes = one.choices(known.workload.kinds[0], known.workload, ranks)
+        return min((waited_along(one, known.workload, axis, ranks) for axis in axes), default=inf)
+
+    best = bisect_right(sizes, isqrt(ranks)) - 1
+    for step in (1, -1):
+        while 0 <= best + step < len(sizes) and cost(best + step) < cost(best):
+            best += step
+    return replace(strategy, rows=str(sizes[best]))
 
 
 class _TwoWays(torch.autograd.Function):
