@@ -14,6 +14,7 @@ from pydantic import Field, NonNegativeInt, model_validator
 from spbench.projection.constants import CollectiveRate, Constant, Curve, Level, Positive
 from spbench.projection.doubts import Drawing, Together
 from spbench.projection.timed_kernels import TimedName
+from spbench.text import did_you_mean
 from spbench.workload.block import Frozen, Name, Size
 from spbench.workload.case import Device as RunsOn
 from spbench.workload.catalogue import path_of
@@ -21,6 +22,8 @@ from spbench.workload.fields import Dtype
 from spbench.workload.validation_errors import MisfitError, validated
 from spbench.workload.yaml_lines import read_mapping
 
+NETWORK = "network"
+"""The level between hosts."""
 MOST_BYTES = 4_000_000  # of a file: each number of ranks that was timed takes some 30 KB
 
 
@@ -146,13 +149,15 @@ class Cluster(Frozen):
     @model_validator(mode="after")
     def _is_drawn_once(self) -> Self:
         """What is drawn together exists, and no constant varies by more than its spread."""
-        names = [*self._drawn_names()]
+        names = [*self.drawn_names()]
         for group in self.drawn_together:
             for pattern in group.constants:
                 if not any(fnmatchcase(name, pattern) for name in names):
+                    levels = ", ".join(level.name for level in self.levels)
                     raise MisfitError(
                         f"drawn_together names {pattern!r}, and no constant that is drawn is named "
-                        f"so; there are {', '.join(names)}",
+                        f"so: write LEVEL.OPERATION.FIELD, with a level of {levels}, or leave it "
+                        f"out. {did_you_mean(pattern, names)}".strip(),
                         ("drawn_together",),
                     )
         for name in names:
@@ -164,7 +169,7 @@ class Cluster(Frozen):
                 )
         return self
 
-    def _drawn_names(self) -> Iterator[str]:
+    def drawn_names(self) -> Iterator[str]:
         """Names of the constants that bound times, as in ``doubts``."""
         device = self.device
         yield "device.memory_gb_per_s"
@@ -192,6 +197,18 @@ class Cluster(Frozen):
         part = min(timed, key=lambda part: part.ranks)
         own = {"levels": part.levels or self.levels, "call_us": part.call_us or self.call_us}
         return self.model_copy(update={**own, "device": part.device, "on_ranks": ()})
+
+    @property
+    def ranks_of_host(self) -> int:
+        """Devices of one host, as far as the levels tell: all that links within hosts join."""
+        *inner, last = self.levels
+        if self.host_ranks is not None:
+            return self.host_ranks
+        if self.link == "network":  # ranks were calibrated on so many nodes, with one level for all
+            return (self.most_ranks or 0) // (self.nodes or 1) or 1
+        if last.ranks is not None and last.name != NETWORK:
+            return last.ranks
+        return (inner[-1].ranks if inner else None) or 1
 
     @property
     def most_ranks(self) -> int | None:

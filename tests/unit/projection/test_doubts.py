@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from typing import Any
 
 import numpy as np
@@ -57,6 +58,11 @@ def advised(cluster: Cluster) -> Recommendation:
     return recommend(projected, cluster, Mode())
 
 
+@lru_cache
+def as_packaged(name: str) -> Recommendation:
+    return advised(find(name))
+
+
 def texts(value: Any, key: str) -> Iterator[dict[str, Any]]:
     """Every mapping of a cluster's data that has the key."""
     if isinstance(value, dict):
@@ -71,18 +77,17 @@ def texts(value: Any, key: str) -> Iterator[dict[str, Any]]:
 
 @pytest.mark.parametrize("name", ["l20-pcie", "hgx-h100", "piz-daint"])
 @given(data=st.data())
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=10, deadline=None)
 def test_no_wording_of_a_source_moves_an_answer(name: str, data: st.DataObject) -> None:
     """Sources, reasons and texts of sources may be worded in any way."""
-    cluster = find(name)
-    plain = cluster.model_dump()
-    reworded = st.text("ab,. :0é", min_size=1, max_size=20)
+    plain = find(name).model_dump()
+    reworded = st.lists(st.sampled_from("ab,. :0é"), min_size=1, max_size=9).map("".join)
     for key in ("source", "why"):
         for each in texts(plain, key):
             if data.draw(st.booleans()):
                 each[key] = data.draw(reworded)
     plain["sources"] = {key: data.draw(reworded) for key in plain["sources"]}
-    before, after = advised(cluster), advised(Cluster.model_validate(plain))
+    before, after = as_packaged(name), advised(Cluster.model_validate(plain))
     assert answer(after) == answer(before)
     assert after.sure == before.sure
     for was, now in zip((before.best, *before.others), (after.best, *after.others), strict=True):
