@@ -37,7 +37,7 @@ class Seat:
     host: str
     device: int
     group: int
-    """Of NCCL_TESTS_SPLIT: ranks of one group send to one another alone."""
+    """Its number by NCCL_TESTS_SPLIT: ranks of one group send to one another alone."""
 
 
 @final
@@ -111,7 +111,7 @@ def factor(op: Op, ranks: int) -> float:
 
 
 def operation(place: str, test: str) -> Op:
-    """That of a test by the name that it prints, alltoall_perf for one. Raises Failure."""
+    """The operation of a test by the name that it prints, alltoall_perf for one. Raises Failure."""
     name = test.removesuffix("_perf")
     if name not in NAMES:
         raise Failure(f"{place}: {test} is a test of what no strategy does; {KNOWN}")
@@ -119,7 +119,7 @@ def operation(place: str, test: str) -> Op:
 
 
 def named(path: Path) -> Op:
-    """That by which a file is named, where the test prints no name. Raises Failure."""
+    """The operation by which a file is named, where the test prints no name. Raises Failure."""
     found = set(IN_A_FILE_S_NAME.findall(path.name.lower()))
     if len(found) != 1:
         raise Failure(

@@ -32,11 +32,11 @@ class PlacedRun:
 
     @property
     def shares(self) -> tuple[float, float]:
-        """Of what a rank sends, what leaves a block: of the busiest rank, and of a whole block."""
+        """Parts of what ranks send that leave a block: of the busiest rank, and of the whole block."""
         return self.crossing(self.block)
 
     def crossing(self, block: int) -> tuple[float, float]:
-        """The same for blocks of another size."""
+        """Such parts for blocks of another size."""
         return crossing((self.group,), self.run.op, block)
 
 

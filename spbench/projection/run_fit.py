@@ -46,7 +46,7 @@ class Fit:
     is_latency_told: bool
     """Whether the runs tell the latency; else it is what the level had."""
     beyond: Sequence[tuple[PlacedRun, float, float]]
-    """Of messages that take as long again as their latency: the run, bytes that a rank sends, and
+    """Messages that take as long again as their latency: the run, bytes that a rank sends, and
     seconds beyond the latency."""
 
 
