@@ -14,6 +14,7 @@ other, as a batch script leaves them, and what a launcher puts before each line.
 one run of two is refused: then it is not known which ranks a time is of.
 """
 
+import math
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -23,7 +24,7 @@ from typing import final
 from spbench.errors import Failure
 from spbench.projection.nccl_run import UNKNOWN, Run, Seat, factor, named, operation, seated
 from spbench.projection.nccl_tests_json import run_of_json
-from spbench.text import counted
+from spbench.text import counted, listed
 from spbench.workload.traffic import Op
 
 PREFIX = re.compile(r"\s*(\d+:(?=\s|$)|\[\d+,\d+\](?:<std(?:out|err)>)?:|\[\d+\](?=\s))")
@@ -90,6 +91,9 @@ def read_runs(path: Path) -> list[Run]:
             f"{path}:{nameless.line}: {len(drafts)} tests, of a version that prints no names: "
             f"which are they? Give one test a file, named by it"
         )
+    tags = list(dict.fromkeys(draft.tag for draft in drafts))
+    if len(tags) > 1:  # a launcher's ranks each print a whole test, at the same time
+        raise Failure(f"{path}: tables of {listed([*map(repr, tags)])}: {COPIES}")
     return [_run(path, draft) for draft in drafts]
 
 
@@ -129,7 +133,10 @@ def _drafts(path: Path, lines: Sequence[str]) -> Iterator[_Draft]:
 
 def _add_header(place: str, draft: _Draft, kind: str, line: str) -> None:
     if kind in draft.seen:
-        raise Failure(f"{place}: a second header before the first one's table: {COPIES}")
+        raise Failure(
+            f"{place}: a second header before the first one's table: {COPIES}, or a run that was "
+            f"stopped; take its lines out"
+        )
     draft.seen.add(kind)
     if kind == "test" and (name := HEADERS["test"].match(line)) is not None:
         draft.test = name[1]
@@ -199,6 +206,8 @@ def _times(
         size, (us, algbw, busbw) = int(words[0]), map(float, words[BEFORE : BEFORE + 3])
         wrong = [words[BEFORE + HALF * half + 3] for half in range(halves)]
         errors = [0.0 if each == UNKNOWN else float(each) for each in wrong]
+        if not all(map(math.isfinite, (us, algbw, busbw))):
+            raise ValueError("no number")
     except ValueError:
         raise Failure(f"{place}: not a whole line of nccl-tests: {' '.join(words)}") from None
     for each, count, half in zip(wrong, errors, ("out of place", "in place"), strict=False):

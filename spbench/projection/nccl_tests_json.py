@@ -1,6 +1,7 @@
 """What nccl-tests writes with ``-J FILE``: one run as JSON."""
 
 import json
+import math
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -67,7 +68,7 @@ def _seconds(
                 f"nothing"
             )
     us = out_of_place.get("time")
-    if not isinstance(us, int | float):
+    if not isinstance(us, int | float) or not math.isfinite(us):
         raise Failure(f"{place}: no time out of place, which is what strategies' collectives take")
     if us:
         yield us / 1e6

@@ -32,7 +32,7 @@ class PlacedRun:
 
     @property
     def shares(self) -> tuple[float, float]:
-        """Parts of what ranks send that leave a block: of the busiest rank, and of the whole block."""
+        """Parts of what ranks send that leave a block: of the busiest rank, of all of a block."""
         return self.crossing(self.block)
 
     def crossing(self, block: int) -> tuple[float, float]:

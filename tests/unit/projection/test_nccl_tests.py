@@ -143,6 +143,10 @@ REFUSED = {
     r"today.log:21: a test starts before that of line 1 ended: two copies": side_by_side(19),
     r"today.log:8: rank 1 is listed twice": PLAIN.replace("Rank  2", "Rank  1"),
     r"today.log:17: '1:' before a line of the table of '0:': two copies": TWO_TAGS,
+    r"today.log: tables of '0:' and '1:': two copies": "".join(
+        f"{rank}: {line}\n" for rank in (0, 1) for line in PLAIN.splitlines()
+    ),
+    r"today.log:21: not a whole line .* nan": PLAIN.replace(ROW, ROW.replace("22.55", "  nan")),
     r"today.log:15: output of an old nccl-tests.*size count type time algbw busbw error": OLD,
     r"today.log:2: not whole JSON of nccl-tests": '{"version": 3,\n',
 }
@@ -176,6 +180,7 @@ def test_the_name_of_a_file_may_tell_another_test(tmp_path: Path, name: str, mes
         ({"in_place": {"nwrong": 2.0}}, r"results\[0\]: nwrong is 2 in place"),
         ({"out_of_place": {"nwrong": 0.0}}, r"results\[0\]: no time out of place"),
         ({"size": None}, "is not JSON of nccl-tests"),
+        ({"out_of_place": {"time": float("nan")}}, r"results\[0\]: no time out of place"),
     ],
 )
 def test_wrong_json_is_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
