@@ -18,7 +18,7 @@ from spbench.projection.nccl_run import NAMES
 from spbench.projection.nccl_tests import read_runs
 from spbench.projection.placed_runs import PlacedRun, placed
 from spbench.projection.run_fit import SOURCE, Fit, extended, fitted, sourced
-from spbench.text import counted, grouped, listed
+from spbench.text import counted, grouped, listed, short
 from spbench.workload.traffic import OPS, Op
 
 TIMED = ("calibrate", SOURCE)
@@ -136,7 +136,7 @@ def _replacements(level: str, old: Mapping[Op, CollectiveRate], fits: Fits) -> I
         was, ranks = old.get(op), run.ranks
         yield Change(
             level=level,
-            what=f"{op} at {mb:,.3g} MB",
+            what=f"{op} at {short(mb)} MB",
             was=None if was is None else was.gb_per_s(mb),
             now=fit.rate.gb_per_s(mb),
             unit="GB/s",
@@ -186,20 +186,22 @@ def _at_least(level: Level, block: int, fits: Fits, outer: str) -> tuple[Level, 
         for each, sent, seconds in fit.beyond:
             rate = sent * each.crossing(block)[0] / seconds / 1e9
             needed[sent / 1e6] = max(needed.get(sent / 1e6, 0.0), rate)
-        if all(rate <= HIGHER * old(size) for size, rate in needed.items()):
+        # A message's time is on a line between two sizes, and its rate is not.
+        has = {size: size / rates[op].seconds(size) / 1e3 for size in needed}
+        if all(rate <= HIGHER * has[size] for size, rate in needed.items()):
             continue
         sizes, mb = tuple(sorted(needed)), max(needed)
         why = f"ranks send that on their way over {outer}"
         higher = Curve(
             at=sizes,
-            values=tuple(max(old(size), needed[size]) for size in sizes),
+            values=tuple(max(has[size], needed[size]) for size in sizes),
             source=f"at least what ranks send over {outer} by nccl-tests; was: {old.source}",
             kind="inferred",
             spread=old.factor,
         )
         raised = extended(higher, old)
         rates[op] = rates[op].model_copy(update={"gb_per_s": raised})
-        what = {"level": level.name, "what": f"{op} at {mb:,.3g} MB", "unit": "GB/s", "why": why}
+        what = {"level": level.name, "what": f"{op} at {short(mb)} MB", "unit": "GB/s", "why": why}
         changes.append(Change(**what, was=old(mb), now=raised(mb)))
     return level.model_copy(update={"collectives": rates}), changes
 
@@ -231,7 +233,7 @@ def said(imported: Imported) -> Iterator[str]:
             yield from (_said_of_run(each, levels[at].name, fit) for each in fit.runs)
     for change in imported.changes:
         was, now = (
-            "none" if value is None else f"{value:,.4g} {change.unit}"
+            "none" if value is None else f"{short(value)} {change.unit}"
             for value in (change.was, change.now)
         )
         why = f": {change.why}" if change.why else ""
@@ -242,12 +244,12 @@ def said(imported: Imported) -> Iterator[str]:
 
 def _said_of_run(placed_run: PlacedRun, level: str, fit: Fit) -> str:
     run = placed_run.run
-    latency = f"latency {1e6 * fit.rate.latency_s(run.ranks, run.ranks):,.3g} us"
+    latency = f"latency {short(1e6 * fit.rate.latency_s(run.ranks, run.ranks))} us"
     if not fit.is_latency_told:
-        smallest = min(run.points)[0] / 1e6
-        latency += f" stays assumed, as {smallest:,.3g} MB from a rank are too many to tell it"
+        smallest = short(min(run.points)[0] / 1e6)
+        latency += f" stays assumed, as {smallest} MB from a rank are too many to tell it"
     where = f"{counted(run.ranks, 'rank')} on {counted(len(run.hosts), 'host')}, level {level}"
-    rate = f"{run.bus_gb_per_s:,.4g} GB/s at {run.largest[0] / 1e6:,.3g} MB"
+    rate = f"{short(run.bus_gb_per_s)} GB/s at {short(run.largest[0] / 1e6)} MB"
     return f"{run.op}: {where}, {rate}, {latency} ({run.place})"
 
 

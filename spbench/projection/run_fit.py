@@ -18,7 +18,7 @@ from scipy.optimize import isotonic_regression
 from spbench.errors import Failure
 from spbench.projection.constants import CollectiveRate, Constant, Curve, constant, curve, rounded
 from spbench.projection.placed_runs import PlacedRun
-from spbench.text import listed
+from spbench.text import listed, short
 
 SOURCE = "nccl-tests"
 """The key of a cluster's sources that constants from logs name."""
@@ -151,7 +151,7 @@ def _rates(
     sent, seconds = points[-1]
     if seconds < 2 * latency_s:
         raise Failure(
-            f"{placed.run.place}: its largest message, {sent / 1e6:,.3g} MB from a rank, takes "
+            f"{placed.run.place}: its largest message, {short(sent / 1e6)} MB from a rank, takes "
             f"{1e6 * seconds:,.0f} us, most of it latency: that tells no rate; {SIZES}"
         )
     share, _ = placed.shares
@@ -169,7 +169,7 @@ def _how_far_apart(
     if max(rates) <= AGREE * min(rates):
         return max(rates) / min(rates)
     said = [
-        f"{each.run.bus_gb_per_s:,.3g} GB/s on {each.run.ranks} ranks ({each.run.place})"
+        f"{short(each.run.bus_gb_per_s)} GB/s on {each.run.ranks} ranks ({each.run.place})"
         for each in runs
     ]
     raise Failure(
