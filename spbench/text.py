@@ -18,6 +18,11 @@ def counted(count: int, noun: str) -> str:
     return f"{count:,} {noun}{ending}"
 
 
+def short(value: float) -> str:
+    """In three digits, or all that stand before the point: 0.012, 27.4, 357, 1,880."""
+    return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
 def listed(words: Sequence[str], last: str = "and") -> str:
     """a, b and c."""
     return f" {last} ".join(filter(None, [", ".join(words[:-1]), words[-1]]))

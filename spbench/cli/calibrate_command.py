@@ -44,18 +44,12 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
     type=options.PATH,
     multiple=True,
     metavar="FILE",
-    help="Output of nccl-tests in place of timing, one test a file; repeated.",
+    help="Output of nccl-tests in place of timing, as text or as JSON; repeated.",
 )
 @click.option(
     "--onto",
     metavar="NAME|FILE",
     help="With --import: the cluster that logs change. With --gpus 1: that whose links are taken.",
-)
-@click.option(
-    "--level",
-    metavar="NAME",
-    help="With --import: its level of links.  [default: the innermost for logs of one host, the "
-    "outermost for those of several, or a new one around it if they have more ranks]",
 )
 @options.duration_option("--timeout", "300", "Deadline of each number of ranks: 90, 90s, 30m.")
 @click.option(
@@ -74,7 +68,6 @@ def command(
     device: str,
     logs: Sequence[Path],
     onto: str | None,
-    level: str | None,
     link_rate: str | None,
     **place: Any,
 ) -> int:
@@ -88,13 +81,14 @@ def command(
     On several nodes, each of which runs this command, collectives go over their network.
     A single GPU has no links: '-g 1 --onto hgx-h200' times the GPU and takes that cluster's links.
     With --import nothing is timed: NAME is the cluster --onto with the links that logs of
-    all_reduce_perf, all_gather_perf, reduce_scatter_perf, alltoall_perf and sendrecv_perf hold.
+    all_reduce_perf, all_gather_perf, reduce_scatter_perf, alltoall_perf and sendrecv_perf hold,
+    each at the level that joins its ranks. It says what is replaced, and what stays assumed.
     """
     if not NAME.fullmatch(name):
         raise Failure(f"{name!r} is not a name of a cluster; use letters, digits, '.', '_' and '-'")
     path = out or FOLDER / f"{name}.yaml"
-    if logs or level:
-        return _imported(name, logs, onto, level, path)
+    if logs:
+        return _imported(name, logs, onto, path)
     refuse_fault("calibrate")
     on, node = choose_device(device), cluster_of(**place)
     if node is None or node.is_head:
@@ -136,11 +130,9 @@ def _check_links(onto: str | None, most: int, on: str, *, has_network: bool) -> 
         raise Failure(f"--gpus 1: a single rank has no links; give 1,2 or more{more}")
 
 
-def _imported(
-    name: str, logs: Sequence[Path], onto: str | None, level: str | None, path: Path
-) -> int:
-    """Writes a cluster whose links are those of logs."""
-    if not logs or onto is None:
+def _imported(name: str, logs: Sequence[Path], onto: str | None, path: Path) -> int:
+    """Writes a cluster whose links are those of logs, and says what is replaced and what is not."""
+    if onto is None:
         raise Failure(
             "a log of nccl-tests has no times of kernels: give both --import FILE and --onto, a "
             "cluster of the catalogue such as hgx-h100, or a file that calibrate wrote"
@@ -149,8 +141,11 @@ def _imported(
     with loading_torch():
         from spbench.projection.calibrate import write
         from spbench.projection.hardware import find
-        from spbench.projection.link_fit import with_logs
-    write(with_logs(name, find(onto), logs, level), path)
+        from spbench.projection.imported_links import said, with_logs
+    imported = with_logs(name, find(onto), logs)
+    write(imported.cluster, path)
+    for line in said(imported):
+        click.echo(line)
     return _kept(path)
 
 

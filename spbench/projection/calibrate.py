@@ -84,9 +84,16 @@ def calibrate(
     hardware, name_of_level = _hardware(on), "machine" if node is None else "network"
     nodes = 1 if node is None else node.nodes
     kind = "gpu" if on == "cuda" else "cpu"
-    parts = []
+    parts = list[OnRanks]()
     for count, each in timed.items():
-        own, call = in_steps(device(hardware, kind, _memory_gb(on, -(-count // nodes)), each), each)
+        try:
+            known = device(hardware, kind, _memory_gb(on, -(-count // nodes)), each)
+        except Failure as failure:  # others used the machine; fewer ranks were timed before
+            if not any(part.levels for part in parts):
+                raise
+            click.echo(f"Error: {failure}", err=True)
+            break
+        own, call = in_steps(known, each)
         levels = (level(name_of_level, each, timed.get(2), link),) if count > 1 else ()
         part = OnRanks(ranks=count, device=own, levels=levels, call_us=call)
         parts.append(_with_waits(part, each))

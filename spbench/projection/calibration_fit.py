@@ -7,6 +7,7 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.optimize import nnls
 
+from spbench.errors import UNFIT, Failure
 from spbench.projection.calibration_times import Timed
 from spbench.projection.constants import Constant, Curve, constant, curve, rounded
 from spbench.projection.hardware import AttentionRates, Device, Products
@@ -15,7 +16,7 @@ from spbench.projection.message_cost import host_calls
 from spbench.projection.timed_kernels import BIASED, label_of, name_of, operations
 from spbench.projection.trace import work
 from spbench.strategies.registry import in_mesh
-from spbench.text import grouped
+from spbench.text import counted, grouped
 from spbench.workload.fields import Dtype
 from spbench.workload.flops import step_flops
 from spbench.workload.timed import LARGE, TimedKernel
@@ -30,6 +31,12 @@ HOST_BOUND = 0.5
 MEMORY_BOUND = 0.5
 """What reading and writing takes of a product's time on a GPU from which on it tells no rate of
 products."""
+BUSY = 3.0
+"""Factor of a pass's time over that of a larger one from which on the machine is not idle: a clock
+that changes, or a neighbour's cache, moves it by less."""
+FALLS = 20.0
+"""Part to which no cache's end lets a rate fall from one size to the next: registers and the first
+cache against memory are some ten."""
 GUESSED = tuple(
     Constant(value=us, source="as of hosts of hgx-h100, not timed", kind="inferred", spread=spread)
     for us, spread in ((30.0, 2.0), (6.0, 2.0), (120.0, 3.0))
@@ -39,9 +46,10 @@ steps tell."""
 
 
 def device(name: str, kind: str, memory_gb: float, timed: Timed) -> Device:
-    """What a rank has of a machine, while as many ranks as in the plan compute."""
+    """What a rank has of a machine, while as many ranks as in the plan compute. Raises Failure
+    where its passes over memory show that others compute, too."""
     passes = [(k, s) for k, s in timed.kernels("elementwise") if not k.name]
-    memory = curve((_moved(k) / 1e6, _moved(k) / s / 1e9) for k, s in passes)
+    memory = _memory_rates([(_moved(k), s) for k, s in passes], timed.plan.ranks)
     products = timed.kernels("gemm")
     if kind == "gpu":
         told = [(k, s) for k, s in products if not _is_memory_bound(k, s, memory)]
@@ -69,6 +77,35 @@ def device(name: str, kind: str, memory_gb: float, timed: Timed) -> Device:
             "timed_us": timed_us(timed, kind),
             "cpu_gflop_per_s": timed.cpu_gflop_per_s,
         }
+    )
+
+
+def _memory_rates(passes: Iterable[tuple[int, float]], ranks: int) -> Curve:
+    """GB/s of passes over memory, by bytes and seconds of each. A pass that takes longer than one
+    over more bytes waited for something else meanwhile: by so much the rates are in doubt. Raises
+    Failure where that is much, or a rate is a small part of the one before, which no cache does."""
+    rising = sorted(passes)
+    apart = 1.0
+    for i, (moved, seconds) in enumerate(rising[:-1]):
+        larger, less_s = min(rising[i + 1 :], key=lambda each: each[1])
+        apart = max(apart, seconds / less_s)
+        if seconds > BUSY * less_s:
+            raise Failure(_busy(ranks, (moved, seconds), (larger, less_s)), UNFIT)
+        after, after_s = rising[i + 1]
+        if after_s / after > FALLS * seconds / moved:
+            raise Failure(_busy(ranks, (after, after_s), (moved, seconds)), UNFIT)
+    made = curve((moved / 1e6, moved / seconds / 1e9) for moved, seconds in rising)
+    return made.model_copy(update={"spread": rounded(max(made.factor, apart))})
+
+
+def _busy(ranks: int, slow: tuple[int, float], other: tuple[int, float]) -> str:
+    """Why two passes, by bytes and seconds, are not of an idle machine."""
+    (moved, seconds), (known, known_s) = slow, other
+    return (
+        f"on {counted(ranks, 'rank')} a pass over {moved / 1e6:,.3g} MB of memory took "
+        f"{1e3 * seconds:,.3g} ms ({moved / seconds / 1e9:,.2g} GB/s), and one over "
+        f"{known / 1e6:,.3g} MB {1e3 * known_s:,.3g} ms: others use this machine; 'spbench doctor' "
+        f"says who, calibrate when they are done"
     )
 
 

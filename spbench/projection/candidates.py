@@ -13,7 +13,7 @@ from typing import Any
 
 from spbench.errors import Failure
 from spbench.launch.cluster import PORT
-from spbench.projection.hardware import Cluster
+from spbench.projection.hardware import NETWORK, Cluster
 from spbench.strategies.registry import ACROSS, load
 from spbench.text import counted, quoted
 from spbench.workload.workload import Workload
@@ -21,8 +21,8 @@ from spbench.workload.workload import Workload
 LAUNCHES = 5
 """Launches of each strategy in the command that would decide."""
 AS_WRITTEN = "'spbench run' measures models as they are written, and --compiled is of compiled ones"
-NODE, NETWORK = "node", "network"
-"""Names of levels that join a node's devices, and nodes."""
+NODE = "node"
+"""The level that joins a node's devices."""
 
 
 def candidates(names: Sequence[str], workload: Workload, ranks: int) -> list[str]:

@@ -18,6 +18,7 @@ from dataclasses import dataclass, replace
 from typing import final
 
 from spbench.projection.constants import Constant
+from spbench.projection.doubts import Doubt
 from spbench.projection.hardware import Cluster
 from spbench.projection.interval import BEYOND, HOST, OVERLAP, Cost, Hideable, Step, Sums
 from spbench.projection.kernel_cost import DeviceRates
@@ -107,17 +108,25 @@ def _step(work: Work, cluster: Cluster, mode: Mode, share: Constant | None, of: 
     unseen, own = (UNSEEN, OWN) if is_gpu else (UNSEEN_ON_CPU, OWN_ON_CPU)
     beyond = mode.beyond or unseen
     if share is not None:
-        sums.measured(share)
+        sums.measured(share, of)
         beyond, own = AROUND_SHARE, OWN.model_copy(update={"spread": 1.0})
-    sums.add(BEYOND, beyond.value, beyond)
-    at = sums.add("", 0.0, own.model_copy(update={"source": f"{of}: {own.source}"}))
-    return Step(sums=sums, messages=messages, backward=backward, own=at, is_gpu=is_gpu)
+    sums.add(BEYOND, beyond.value, Doubt.of(BEYOND, beyond))
+    at = sums.add("", 0.0, Doubt.of(f"launches of {of}", own))
+    return Step(
+        sums=sums,
+        messages=messages,
+        backward=backward,
+        own=at,
+        is_gpu=is_gpu,
+        drawing=cluster.drawing,
+    )
 
 
 def _add_kernels(sums: Sums, work: Work, rates: DeviceRates, mode: Mode) -> dict[int, float]:
     """Adds the device's and the host's time of all kernels; returns the seconds of backward's by
     the constant that bounds them."""
     device = rates.device
+    name = "compiled_launch_us" if mode.compiled else "launch_us"
     launch = device.compiled_launch_us if mode.compiled else device.launch_us
     issued = 0.0
     backward: dict[int, float] = defaultdict(float)
@@ -127,13 +136,14 @@ def _add_kernels(sums: Sums, work: Work, rates: DeviceRates, mode: Mode) -> dict
         fused = mode.compiled and kernel.kind == "elementwise"
         passes = (FUSED_BYTES if fused else mode.merges) if kernel.kind == "elementwise" else 1.0
         seconds = one.seconds * times * passes / faster
-        place = sums.add(kernel.kind, seconds, one.constant)
+        place = sums.add(kernel.kind, seconds, one.doubt)
         if kernel.phase == "backward":
             backward[place] += seconds
         issued += times * (FUSED_LAUNCHES if fused else 1.0)
     if device.operation_us is not None and not (mode.compiled and device.kind == "gpu"):
-        launch, issued = device.operation_us, issued + work.calls - work.launches
-    sums.add(HOST, issued * launch.value / 1e6, launch)
+        name, launch = "operation_us", device.operation_us
+        issued += work.calls - work.launches
+    sums.add(HOST, issued * launch.value / 1e6, Doubt.of(f"device.{name}", launch))
     return backward
 
 
@@ -142,17 +152,17 @@ def _add_messages(
 ) -> list[Hideable]:
     """Adds the links' and the host's time of all messages; returns them with what can hide them."""
     mesh, own = Mesh((*mode.outer, *work.mesh)), [name for name, _ in work.mesh]
-    messages = []
+    messages, of_call = [], Doubt.of("call_us", cluster.call_us)
     for message, times in work.messages.items():
         sent = replace(message, sent_bytes=round(message.sent_bytes * mode.payload))
         priced = message_cost(sent, mesh, cluster, own)
         term = f"{message.op} {message.axis}"
-        place = sums.add(term, priced.seconds * times, priced.constant)
+        place = sums.add(term, priced.seconds * times, priced.doubt)
         calls = times * (mode.calls if message.op in ("all_to_all", "p2p") else 1.0)
         calls *= host_calls(message.op)
-        sums.add(HOST, calls * cluster.call_us.value / 1e6, cluster.call_us)
+        sums.add(HOST, calls * cluster.call_us.value / 1e6, of_call)
         behind = [rates.cost(kernel) for kernel in message.behind]
-        beside = tuple((sums.add("", 0.0, each.constant), each.seconds) for each in behind)
+        beside = tuple((sums.add("", 0.0, each.doubt), each.seconds) for each in behind)
         if message.op == "all_to_all" and not beside:
             beside = ((place, priced.seconds * mode.hidden_exchange),)
         messages.append(

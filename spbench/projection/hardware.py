@@ -4,13 +4,17 @@ A file of ``configs/clusters/``, or of ``spbench calibrate``. Devices are joined
 innermost first: GPUs of a socket, of a node, of a network. Each joins blocks of the one before.
 """
 
+from collections.abc import Iterator
+from fnmatch import fnmatchcase
 from itertools import pairwise
 from typing import Annotated, Literal, Self, final
 
 from pydantic import Field, NonNegativeInt, model_validator
 
 from spbench.projection.constants import CollectiveRate, Constant, Curve, Level, Positive
+from spbench.projection.doubts import Drawing, Together
 from spbench.projection.timed_kernels import TimedName
+from spbench.text import did_you_mean
 from spbench.workload.block import Frozen, Name, Size
 from spbench.workload.case import Device as RunsOn
 from spbench.workload.catalogue import path_of
@@ -18,6 +22,8 @@ from spbench.workload.fields import Dtype
 from spbench.workload.validation_errors import MisfitError, validated
 from spbench.workload.yaml_lines import read_mapping
 
+NETWORK = "network"
+"""The level between hosts."""
 MOST_BYTES = 4_000_000  # of a file: each number of ranks that was timed takes some 30 KB
 
 
@@ -45,6 +51,12 @@ class AttentionRates(Frozen):
     """By keys in a row; operations are those that are not masked."""
     masked: Constant | None = None
     """What is left of the rate where half is masked; None: all."""
+
+    @property
+    def place(self) -> str:
+        """The name of its rate within a cluster."""
+        direction = "backward" if self.is_backward else "forward"
+        return f"device.attention.{self.kernel}.{self.head_dim}.{direction}.{self.dtype}"
 
 
 @final
@@ -114,6 +126,11 @@ class Cluster(Frozen):
     """Host time of one collective, run by Python, beside the time of its transfer."""
     on_ranks: Annotated[tuple[OnRanks, ...], Field(strict=False)] = ()
     """What fewer ranks have of the machine, as timed: ranks that share cores get less each."""
+    drawn_together: Annotated[tuple[Together, ...], Field(strict=False)] = ()
+    """Which constants are off together, and why; all others are off each by its own."""
+    drawn_as: str = ""
+    """The machine whose doubts it shares, as the same at another rate does; empty: none but its
+    own."""
     sources: dict[str, str] = Field(default_factory=dict)
     """Texts of the sources that constants name."""
 
@@ -129,6 +146,50 @@ class Cluster(Frozen):
                 )
         return self
 
+    @model_validator(mode="after")
+    def _is_drawn_once(self) -> Self:
+        """What is drawn together exists, and no constant varies by more than its spread."""
+        names = [*self.drawn_names()]
+        for group in self.drawn_together:
+            for pattern in group.constants:
+                if not any(fnmatchcase(name, pattern) for name in names):
+                    levels = ", ".join(level.name for level in self.levels)
+                    raise MisfitError(
+                        f"drawn_together names {pattern!r}, and no constant that is drawn is named "
+                        f"so: write LEVEL.OPERATION.FIELD, with a level of {levels}, or leave it "
+                        f"out. {did_you_mean(pattern, names)}".strip(),
+                        ("drawn_together",),
+                    )
+        for name in names:
+            whole = sum(group.part for group in self.drawn_together if group.holds(name))
+            if whole > 1 + 1e-9:
+                raise MisfitError(
+                    f"drawn_together has parts of {name} that add up to {whole:g}; give 1 at most",
+                    ("drawn_together",),
+                )
+        return self
+
+    def drawn_names(self) -> Iterator[str]:
+        """Names of the constants that bound times, as in ``doubts``."""
+        device = self.device
+        yield "device.memory_gb_per_s"
+        yield from (f"device.products.{dtype}" for dtype in device.products.tflops)
+        yield from (table.place for table in device.attention)
+        yield from (f"device.{name}" for name in ("launch_us", "compiled_launch_us", "timed_us"))
+        if device.operation_us is not None:
+            yield "device.operation_us"
+        for level in self.levels:
+            for op in level.collectives:
+                yield from (f"{level.name}.{op}.{name}" for name in ("latency_us", "gb_per_s"))
+            if level.shared_gb_per_s is not None:
+                yield f"{level.name}.shared_gb_per_s"
+        yield "call_us"
+
+    @property
+    def drawing(self) -> Drawing:
+        """How its constants are drawn."""
+        return Drawing(machine=self.drawn_as or self.name, together=self.drawn_together)
+
     def used_by(self, ranks: int) -> "Cluster":
         """The cluster as so many ranks find it: as timed with as many, or with the next more."""
         if not (timed := [part for part in self.on_ranks if part.ranks >= ranks]):
@@ -136,6 +197,18 @@ class Cluster(Frozen):
         part = min(timed, key=lambda part: part.ranks)
         own = {"levels": part.levels or self.levels, "call_us": part.call_us or self.call_us}
         return self.model_copy(update={**own, "device": part.device, "on_ranks": ()})
+
+    @property
+    def ranks_of_host(self) -> int:
+        """Devices of one host, as far as the levels tell: all that links within hosts join."""
+        *inner, last = self.levels
+        if self.host_ranks is not None:
+            return self.host_ranks
+        if self.link == "network":  # ranks were calibrated on so many nodes, with one level for all
+            return (self.most_ranks or 0) // (self.nodes or 1) or 1
+        if last.ranks is not None and last.name != NETWORK:
+            return last.ranks
+        return (inner[-1].ranks if inner else None) or 1
 
     @property
     def most_ranks(self) -> int | None:
@@ -157,4 +230,5 @@ PARTS: dict[str, type[Frozen]] = {
     "levels": Level,
     "collectives": CollectiveRate,
     "on_ranks": OnRanks,
+    "drawn_together": Together,
 }  # parts of a cluster that have keys of their own

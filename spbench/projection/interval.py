@@ -1,25 +1,23 @@
 """The interval of a projected time: terms, the constants that bound them, and draws of both.
 
 Each constant varies by its own spread, as a factor whose logarithm is normal, and so does what no
-term holds. Overlap varies around its middle. The seed is fixed, so that a projection repeats.
+term holds; ``doubts`` says what varies together. Overlap varies around its middle. The seed is
+fixed, so that a projection repeats.
 """
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import lru_cache
 from typing import final
-from zlib import crc32
 
 import numpy as np
-from numpy.typing import NDArray
 
-from spbench.projection.constants import Constant, Sourced
+from spbench.projection.constants import Constant
+from spbench.projection.doubts import DRAWS, Doubt, Drawing, Draws
 
 OVERLAP = 0.7
 """Share of what kernels can hide that is hidden in the middle: kernels and copies slow each other
 down, and a wait comes late by a launch."""
-DRAWS = 2000
 LOW, HIGH = 5.0, 95.0
 """Percentiles of the interval."""
 SHARE = "share"
@@ -30,7 +28,6 @@ HOST = "host"
 MODELLED = (*COMPUTE[:3], HOST)
 BEYOND = "beyond"
 """A factor of the whole step: what no term holds."""
-Draws = NDArray[np.float64]
 
 
 @final
@@ -54,28 +51,27 @@ class Cost:
 @final
 @dataclass(frozen=True)
 class Sums:
-    """Seconds by term, each beside the constant that bounds it."""
+    """Seconds by term, each beside the doubt about the constant that bounds it."""
 
-    constants: list[Sourced] = field(default_factory=list)
+    doubts: list[Doubt] = field(default_factory=list)
     parts: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
 
-    def add(self, term: str, seconds: float, constant: Sourced) -> int:
-        """Adds to a term; returns the constant's place."""
-        places = (at for at, known in enumerate(self.constants) if known is constant)
-        place = next(places, len(self.constants))
-        if place == len(self.constants):
-            self.constants.append(constant)
+    def add(self, term: str, seconds: float, doubt: Doubt) -> int:
+        """Adds to a term; returns the doubt's place."""
+        if doubt not in self.doubts:
+            self.doubts.append(doubt)
+        place = self.doubts.index(doubt)
         self.parts[term][place] = self.parts[term].get(place, 0.0) + seconds
         return place
 
-    def measured(self, share: Constant) -> None:
-        """Puts a measured share in place of the modelled terms."""
+    def measured(self, share: Constant, of: str) -> None:
+        """Puts a measured share, that of a strategy, in place of the modelled terms."""
         for term in MODELLED:
             self.parts.pop(term, None)
-        self.add(SHARE, share.value, share)
+        self.add(SHARE, share.value, Doubt.of(f"share {of}", share))
 
     def total(self, term: str, factors: Draws) -> Draws:
-        """The term's seconds for each draw of factors (draws, constants)."""
+        """The term's seconds for each draw of factors (draws, doubts)."""
         return _drawn_sum(self.parts.get(term, {}).items(), factors)
 
 
@@ -112,9 +108,10 @@ class Step:
     """Place of what this strategy's launches alone are off by."""
     is_gpu: bool
     """Whether the device computes behind the host's back."""
+    drawing: Drawing
 
     def seconds(self, factors: Draws, share: Draws | float) -> Draws:
-        """Seconds for each draw of factors (draws, constants), with this share of overlap."""
+        """Seconds for each draw of factors (draws, doubts), with this share of overlap."""
         sums = self.sums
         compute = sum((sums.total(kind, factors) for kind in COMPUTE), np.zeros(len(factors)))
         hidden = self.hidden(factors, share)
@@ -144,7 +141,7 @@ class Step:
     def cost(self, repeats: float, fixed_s: float, fixed_spread: float) -> Cost:
         """The time of so many steps and a fixed time, with its interval and terms."""
         random = np.random.default_rng(0)
-        drawn = np.column_stack([_drawn(each) for each in self.sums.constants])
+        drawn = np.column_stack([self.drawing.factors(doubt) for doubt in self.sums.doubts])
         shares = random.uniform(2 * OVERLAP - 1, 1.0, DRAWS)
         beside = np.exp(random.standard_normal(DRAWS) * np.log(fixed_spread) / 1.96)
         every = self.seconds(drawn, shares) * repeats + fixed_s * beside
@@ -162,11 +159,11 @@ class Step:
 
     def middle_s(self, share: float, repeats: float, fixed_s: float) -> float:
         """Seconds where no constant is off, with this share of overlap."""
-        middle = np.ones((1, len(self.sums.constants)))
+        middle = np.ones((1, len(self.sums.doubts)))
         return float(self.seconds(middle, share)[0]) * repeats + fixed_s
 
     def _terms(self, repeats: float) -> dict[str, float]:
-        middle = np.ones((1, len(self.sums.constants)))
+        middle = np.ones((1, len(self.sums.doubts)))
         terms = {
             kind: float(self.sums.total(kind, middle)[0]) * repeats
             for kind in (*COMPUTE, HOST)
@@ -183,12 +180,3 @@ def _drawn_sum(parts: Iterable[tuple[int, float]], factors: Draws) -> Draws:
     """The sum of seconds, each bounded by the constant of its place, for each draw of factors."""
     zero: Draws = np.zeros(len(factors))
     return sum((seconds * factors[:, at] for at, seconds in parts), zero)
-
-
-@lru_cache(maxsize=10_000)
-def _drawn(constant: Sourced) -> Draws:
-    """A constant's factor in each draw: the same wherever it occurs, so that strategies that it
-    slows alike are compared alike."""
-    random = np.random.default_rng(crc32(repr(constant).encode()))
-    factors: Draws = np.exp(random.standard_normal(DRAWS) * np.log(constant.factor) / 1.96)
-    return factors

@@ -18,13 +18,13 @@ from functools import cached_property
 from typing import final
 
 from spbench.errors import Failure
-from spbench.projection.constants import Constant, Sourced
+from spbench.projection.doubts import Doubt
 from spbench.projection.hardware import AttentionRates, Device
 from spbench.projection.timed_kernels import BIAS, BIASED, PACKING, Shape, TimedKernels
 from spbench.projection.work import Kernel
 
 HALF = ("bfloat16", "float16")
-ALIKE = Constant(value=1.0, source="kernels alike", kind="measured", spread=1.15)
+ALIKE = Doubt("device.timed_us", 1.15)
 """What kernels vary by whose time is that of those like them."""
 REACHED = {
     "native_layer_norm": 0.4,
@@ -48,8 +48,8 @@ class KernelCost:
     """Seconds of one kernel, and what its spread comes from."""
 
     seconds: float
-    constant: Sourced
-    """What bounds it: a rate of products, of attention, or of memory."""
+    doubt: Doubt
+    """About what bounds it: a rate of products, of attention, or of memory."""
 
 
 @final
@@ -74,7 +74,7 @@ class DeviceRates:
         if (seconds := self._timed.seconds_of(kernel, in_proportion=is_gpu)) is not None:
             in_step = self.device.in_step
             seconds = max(seconds * (in_step.value if in_step else 1.0), is_gpu * self._least)
-            return KernelCost(seconds=seconds, constant=ALIKE)
+            return KernelCost(seconds=seconds, doubt=ALIKE)
         moved = self._moved(kernel)
         if kernel.kind == "elementwise":
             return moved
@@ -91,7 +91,8 @@ class DeviceRates:
         is_torchs = self.device.kind == "gpu" and not self.compiled
         reached = REACHED.get(kernel.name, 1.0) if is_torchs else 1.0
         seconds = kernel.moved_bytes / (reached * rate(max(kernel.moved_bytes, 1) / 1e6) * 1e9)
-        return KernelCost(seconds=max(seconds, self._least), constant=rate)
+        doubt = Doubt.of("device.memory_gb_per_s", rate)
+        return KernelCost(seconds=max(seconds, self._least), doubt=doubt)
 
     @property
     def _least(self) -> float:
@@ -107,7 +108,8 @@ class DeviceRates:
             )
         rate = rates[self.dtype]
         at_rate = kernel.flops / (rate(max(kernel.flops, 1) / 1e9) * 1e12)
-        return KernelCost(seconds=max(at_rate * self._waste(kernel), self._least), constant=rate)
+        seconds = max(at_rate * self._waste(kernel), self._least)
+        return KernelCost(seconds=seconds, doubt=Doubt.of(f"device.products.{self.dtype}", rate))
 
     def _waste(self, kernel: Kernel) -> float:
         """Tiles that the last wave could hold, over those that there are; 1 from 8 waves on."""
@@ -130,7 +132,7 @@ class DeviceRates:
         if kernel.name == BIASED:
             tflops /= BIAS
         seconds = max(kernel.flops / (tflops * 1e12), self._least)
-        return KernelCost(seconds=seconds, constant=near.tflops)
+        return KernelCost(seconds=seconds, doubt=Doubt.of(near.place, near.tflops))
 
     def _slower(self, known: str) -> float:
         """The rate of products in this type over that in the type of the table."""

@@ -15,7 +15,8 @@ from functools import lru_cache
 from typing import final
 
 from spbench.errors import Failure
-from spbench.projection.constants import Level, Sourced
+from spbench.projection.constants import Level
+from spbench.projection.doubts import Doubt
 from spbench.projection.hardware import Cluster
 from spbench.projection.work import Message
 from spbench.workload.mesh import Groups, Mesh
@@ -25,11 +26,11 @@ from spbench.workload.traffic import Op
 @final
 @dataclass(frozen=True, kw_only=True)
 class MessageCost:
-    """Seconds of one collective, where it is slowest, and the constant that bounds it."""
+    """Seconds of one collective, where it is slowest, and the doubt about what bounds it."""
 
     seconds: float
     level: str
-    constant: Sourced
+    doubt: Doubt
     hidden: float | None = None
     """Part that kernels behind it hide of what they could; None: ``interval.OVERLAP``."""
     hides: float = 1.0
@@ -70,13 +71,14 @@ def message_cost(message: Message, mesh: Mesh, cluster: Cluster, own: Sequence[s
         block = level.ranks
     rates = outermost.collectives[message.op]
     latency = rates.latency_s(len(groups[0]), mesh.size)
+    of_latency = Doubt.of(f"{outermost.name}.{message.op}.latency_us", rates.latency_us)
     if not costs:
-        return MessageCost(seconds=0.0, level=outermost.name, constant=rates.latency_us)
+        return MessageCost(seconds=0.0, level=outermost.name, doubt=of_latency)
     slowest = max(costs, key=lambda each: each.seconds)
     return MessageCost(
         seconds=latency + slowest.seconds,
         level=slowest.level,
-        constant=rates.latency_us if latency > slowest.seconds else slowest.constant,
+        doubt=of_latency if latency > slowest.seconds else slowest.doubt,
         hidden=rates.hidden,
         hides=rates.hides,
     )
@@ -86,11 +88,13 @@ def _at(level: Level, op: Op, sent: float, of_rank: float, of_block: float) -> l
     """Times at one level: of the busiest rank, and of the busiest block where ranks share."""
     rates = level.collectives[op]
     own = of_rank * rates.seconds(sent / 1e6)
-    costs = [MessageCost(seconds=own, level=level.name, constant=rates.gb_per_s)]
+    of_rate = Doubt.of(f"{level.name}.{op}.gb_per_s", rates.gb_per_s)
+    costs = [MessageCost(seconds=own, level=level.name, doubt=of_rate)]
     if (shared := level.shared_gb_per_s) is not None:
         left = level.scattered.value if level.scattered and op == "all_to_all" else 1.0
         together = sent * of_block / (shared.value * left * 1e9)
-        costs.append(MessageCost(seconds=together, level=level.name, constant=shared))
+        of_shared = Doubt.of(f"{level.name}.shared_gb_per_s", shared)
+        costs.append(MessageCost(seconds=together, level=level.name, doubt=of_shared))
     return costs
 
 

@@ -153,7 +153,9 @@ def relinked(cluster: Cluster, rate: Constant) -> Cluster:
     )
     levels = _relinked(cluster.name, cluster.levels, rate)
     name = f"{cluster.name} at {_bits(rate.value)}"
-    return cluster.model_copy(update={"name": name, "levels": levels, "on_ranks": parts})
+    # Both are one machine, whose constants are off by the same.
+    known = {"name": name, "drawn_as": cluster.drawn_as or cluster.name}
+    return cluster.model_copy(update=known | {"levels": levels, "on_ranks": parts})
 
 
 def _bits(gb_per_s: float) -> str:

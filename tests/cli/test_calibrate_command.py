@@ -51,7 +51,8 @@ def test_fewer_ranks_than_asked_for_are_kept_with_a_code(
     assert spbench(tmp_path, *words, torch=True).code == DONE  # its network joins any number
     for most, code in ((8, SOME_FAILED), (2, DONE)):
         levels = (cluster.levels[0].model_copy(update={"ranks": 2}),)
-        cluster = cluster.model_copy(update={"levels": levels, "on_ranks": ()})
+        own = {"levels": levels, "on_ranks": (), "drawn_together": ()}
+        cluster = cluster.model_copy(update=own)
         words = ("calibrate", "mine", "-g", f"1,{most}", "--device", "cpu")
         done = spbench(tmp_path, *words, torch=True)
         assert done.code == code, done.err

@@ -246,7 +246,6 @@ FLAGS = {
         "--gpus",
         "--import",
         "--join-timeout",
-        "--level",
         "--link-rate",
         "--nnodes",
         "--node-rank",

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -17,6 +18,7 @@ from spbench.results.record import Record
 from spbench.sweep.request import Request
 from spbench.sweep.run import Finished
 from spbench.workload.case import Cell
+from spbench.workload.config_names import configs
 
 SMALL = ("recommend", "dsp-720m-small", "--device", "cpu")
 
@@ -40,6 +42,7 @@ def test_all_ranks_of_a_small_cluster_are_meant_by_none(
     file = tmp_path / "small.yaml"
     cluster = find("hgx-h100").model_dump(exclude_defaults=True, mode="json")
     cluster["levels"] = [cluster["levels"][0] | {"ranks": ranks}]
+    del cluster["drawn_together"]  # it names the network's constants, too
     file.write_text(yaml.safe_dump({"version": 1, **cluster}))
     done = spbench(tmp_path, *SMALL, "-s", "dsp", "-c", str(file), "--json", torch=True)
     assert json.loads(done.out)["ranks"] == most
@@ -98,3 +101,16 @@ def test_ranks_that_are_not_here_are_refused_before_dry_runs(
     assert done.code == USAGE
     assert f"--measure --gpus 2: {why}" in done.err
     assert "dry runs" not in done.err
+
+
+def test_a_comma_in_a_source_moves_no_answer(tmp_path: Path) -> None:
+    """Nor does any other wording of a sentence that says where a constant comes from."""
+    plain = configs() / "clusters" / "l20-pcie.yaml"
+    text = plain.read_text(encoding="utf-8")
+    reworded = tmp_path / "l20-pcie.yaml"
+    reworded.write_text(re.sub(r'source: "(\w+) ', r'source: "\1, ', text), encoding="utf-8")
+    assert reworded.read_text(encoding="utf-8") != text
+    words = (*SMALL, "-s", "dsp,ulysses,ring", "-g", "4", "--json", "-c")
+    before, after = (spbench(tmp_path, *words, str(path), torch=True) for path in (plain, reworded))
+    assert before.code == DONE, before.err
+    assert after.out == before.out

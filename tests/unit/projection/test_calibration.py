@@ -268,6 +268,21 @@ def test_ranks_that_fail_leave_the_times_of_fewer(
             calibrate("x", [1, 2, 4], "cpu", 1, small)
 
 
+def test_ranks_beside_the_work_of_others_leave_the_times_of_fewer(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """As where they fail."""
+    timed = {2: planted(2), 4: replace(slowed_pass(0, 1300.0), plan=planted(4).plan)}
+    monkeypatch.setattr("spbench.projection.calibrate._launches", lambda *_: timed.items())
+    small = [Workload.model_validate(SMALL)]
+    made = calibrate("x", [2, 4], "cpu", 1, small)
+    assert made is not None and made.most_ranks == 2
+    assert "Error: on 4 ranks a pass over " in capsys.readouterr().err
+    with pytest.raises(Failure, match="others use this machine"):
+        timed.pop(2)
+        calibrate("x", [2, 4], "cpu", 1, small)
+
+
 def test_one_gpu_has_the_links_of_a_cluster_that_is_known(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
@@ -375,6 +390,36 @@ def test_kernels_that_are_alike_are_timed_once() -> None:
     assert distinct(kernels) == [gemm(100), gemm(200), *kernels[3:]]
     passes = [TimedKernel(kind="elementwise", shape=[n], dtype="float32") for n in (1000, 1900)]
     assert distinct(passes) == passes[:1]
+
+
+def slowed_pass(at: int, factor: float) -> Timed:
+    """Times of two ranks in which one pass over memory took a multiple of its time."""
+    timed = planted(2)
+    passes = [i for i, kernel in enumerate(timed.plan.kernels) if kernel.kind == "elementwise"]
+    taken = [*timed.kernels_s]
+    taken[passes[at]] *= factor
+    return replace(timed, kernels_s=taken)
+
+
+@pytest.mark.parametrize("at", [0, 2, -1])
+def test_passes_beside_the_work_of_others_are_refused(at: int) -> None:
+    """A thousandth of the rate was kept, 0.003 GB/s with a spread of 1.05, without a word."""
+    with pytest.raises(
+        Failure, match=r"on 2 ranks a pass over .* GB/s\).*others use this"
+    ) as found:
+        device("machine", "cpu", 1.0, slowed_pass(at, 1300.0))
+    assert "0.0031 GB/s" in str(found.value)
+    assert found.value.code == UNFIT
+
+
+def test_a_disturbed_pass_widens_the_spread_of_all() -> None:
+    """It took twice as long as one over four times its bytes."""
+    quiet, disturbed = (
+        device("machine", "cpu", 1.0, timed).memory_gb_per_s
+        for timed in (planted(2), slowed_pass(1, 8.0))
+    )
+    assert quiet.factor == pytest.approx(1.05)
+    assert disturbed.factor >= 2.0
 
 
 def test_short_attentions_are_alike_only_in_number() -> None:

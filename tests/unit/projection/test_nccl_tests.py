@@ -2,170 +2,193 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import re
 from pathlib import Path
 
 import pytest
+from helpers.nccl_logs import SIZES, as_json, at_rate, factor, text, write
 
 from spbench.errors import Failure
-from spbench.projection.hardware import OnRanks, find
-from spbench.projection.link_fit import with_logs
-from spbench.projection.nccl_tests import read_log
-
-HEAD = """# nThread 1 nGpus 1 minBytes 1024 maxBytes 1073741824 step: 32(factor) warmup iters: 5
-#
-# Using devices
-{ranks}
-#
-#                                                              out-of-place                       in-place
-#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
-#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
-"""  # noqa: E501
-TAIL = """# Out of bounds values : 0 OK
-# Avg bus bandwidth    : 100.0
-#
-"""
-RANK = "#  Rank {0:2} Group  0 Pid  42{0} on      node{1} device {2:2} [0x1b] NVIDIA H100 80GB HBM3"
-LATENCY_US, BUSBW = 20.0, 400.0
-SIZES = (0, 1024, 2**15, 2**20, 2**25, 2**30)
-FACTORS = {"all_reduce": 2.0, "sendrecv": None}
+from spbench.projection.nccl_run import Run
+from spbench.projection.nccl_tests import read_runs
 
 
-def factor(test: str, ranks: int) -> float:
-    return 1.0 if test == "sendrecv" else FACTORS.get(test, 1.0) * (ranks - 1) / ranks  # type: ignore[operator]
+def read(folder: Path, content: str, name: str = "today.log") -> Run:
+    """The one run of a file."""
+    (run,) = read_runs(write(folder, name, content))
+    return run
 
 
-def log(
-    folder: Path,
-    test: str,
-    ranks: int = 8,
-    hosts: int = 1,
-    wrong: str = "0",
-    sizes: Sequence[int] = SIZES,
-    name: str = "",
-) -> Path:
-    """What a test prints where a rank sends at BUSBW, after a latency."""
-    per_host = ranks // hosts
-    places = [RANK.format(rank, rank // per_host, rank % per_host) for rank in range(ranks)]
-    lines = [HEAD.format(ranks="\n".join(places))]
-    for size in sizes:
-        us = LATENCY_US + size * factor(test, ranks) / BUSBW / 1e3
-        algbw = size / us / 1e3
-        times = f"{us:8.2f} {algbw:7.2f} {algbw * factor(test, ranks):7.2f} {wrong:>6}"
-        redop = "sum" if "reduce" in test else "none"
-        lines.append(f"{size:12} {size // 4:13} {'float':>9} {redop:>7} {-1:7} {times} {times}\n")
-    path = folder / (name or f"{test}_perf.{ranks}.log")
-    path.write_text("".join(lines) + TAIL, encoding="utf-8")
-    return path
-
-
-@pytest.mark.parametrize("test", ["all_reduce", "all_gather", "reduce_scatter", "alltoall"])
-def test_a_rank_sends_its_part_of_a_buffer(tmp_path: Path, test: str) -> None:
+@pytest.mark.parametrize(
+    ("test", "op"),
+    [
+        ("all_reduce", "all_reduce"),
+        ("all_gather", "all_gather"),
+        ("reduce_scatter", "reduce_scatter"),
+        ("alltoall", "all_to_all"),
+        ("sendrecv", "p2p"),
+    ],
+)
+def test_a_rank_sends_its_part_of_a_buffer(tmp_path: Path, test: str, op: str) -> None:
     """busbw is what a rank sends over the time; a line without bytes does not count."""
-    found = read_log(log(tmp_path, test))
-    assert (found.ranks, found.hosts) == (8, 1)
-    sent, seconds = found.points[-1]
-    assert len(found.points) == len(SIZES) - 1
-    assert sent == 2**30 * (2 if test == "all_reduce" else 1) * 7 / 8
-    assert sent / (seconds - LATENCY_US / 1e6) / 1e9 == pytest.approx(BUSBW, rel=1e-3)
+    run = read(tmp_path, text(test, sizes=(0, *SIZES)))
+    assert (run.op, run.ranks, run.hosts) == (op, 8, ["node-a"])
+    assert len(run.points) == len(SIZES)
+    sent, seconds = run.largest
+    assert sent == 2**30 * factor(test, 8)
+    assert sent / (seconds - 20e-6) / 1e9 == pytest.approx(360.0, rel=1e-3)
+    assert run.bus_gb_per_s == pytest.approx(sent / seconds / 1e9)
 
 
-def test_links_of_one_host_are_the_innermost_level(tmp_path: Path) -> None:
-    onto = find("hgx-h100")
-    files = [log(tmp_path, "alltoall"), log(tmp_path, "sendrecv")]
-    made = with_logs("ours", onto, files, None)
-    rates = made.levels[0].collectives
-    for op in ("all_to_all", "p2p"):
-        old = onto.levels[0].collectives[op]
-        assert rates[op].gb_per_s(100.0) == pytest.approx(BUSBW, rel=0.01)
-        assert old.hop_us is not None
-        whole_us = rates[op].latency_us.value + 6 * old.hop_us.value
-        assert whole_us == pytest.approx(LATENCY_US, rel=0.01)
-    assert rates["all_gather"] == onto.levels[0].collectives["all_gather"]
-    assert made.levels[1] == onto.levels[1]
-    assert made.device == onto.device
-    assert "alltoall_perf.8.log" in made.sources["calibrate"]
+PLAIN = text("all_gather")
+STAMPED = re.sub(
+    "N/A$", "N/A  2026-11-01 08:00", text("all_gather", wrong=("0", "N/A")), flags=re.M
+)
+STAMPED = STAMPED.replace("#wrong  \n", "#wrong  timestamp\n")
 
 
-def test_logs_go_before_what_calibration_timed_with_fewer_ranks(tmp_path: Path) -> None:
-    """Fewer ranks keep their device, and the operations that have no log."""
-    plain = find("hgx-h100")
-    own = OnRanks(ranks=4, device=plain.device, levels=plain.levels[:1])
-    alone = OnRanks(ranks=1, device=plain.device)
-    onto = plain.model_copy(update={"on_ranks": (alone, own)})
-    made = with_logs("ours", onto, [log(tmp_path, "alltoall")], None)
-    (level,) = made.used_by(4).levels
-    assert level.collectives["all_to_all"] == made.levels[0].collectives["all_to_all"]
-    assert level.collectives["all_to_all"] != plain.levels[0].collectives["all_to_all"]
-    assert level.collectives["all_gather"] == plain.levels[0].collectives["all_gather"]
-    assert made.on_ranks[0] == alone
+@pytest.mark.parametrize(
+    "content",
+    [
+        "".join(f"3: {line}\n" for line in PLAIN.splitlines()),
+        "".join(f" 0: {line}\n" for line in PLAIN.splitlines()),
+        "".join(f"[1,0]<stdout>:{line}\n" for line in PLAIN.splitlines()),
+        "".join(f"[1,0]<stdout>: {line}\n" for line in PLAIN.splitlines()),
+        "".join(f"[0] {line}\n" for line in PLAIN.splitlines()),
+        PLAIN.replace("\n", "\r\n"),
+        "\ufeff" + PLAIN,
+        text("all_gather", redop=""),
+        STAMPED,
+        "2026-11-01 loaded modules\n12 nodes\n" + PLAIN + "2 more jobs wait\n",
+        PLAIN.replace("# Using devices", "node-a:1:2 [0] NCCL INFO Bootstrap\n# Using devices"),
+    ],
+    ids=[
+        *("srun -l", "srun -l of many", "tag-output", "tag-output of 5", "prepend-rank"),
+        *("CRLF", "BOM", "blank redop", "timestamps", "other lines", "debug lines"),
+    ],
+)
+def test_what_stands_around_and_between_changes_nothing(tmp_path: Path, content: str) -> None:
+    assert content != PLAIN
+    run = read(tmp_path, content)
+    assert run.points == read(tmp_path, PLAIN).points
+    assert (run.op, run.ranks) == ("all_gather", 8)
 
 
-def test_links_of_several_hosts_are_the_outermost_level(tmp_path: Path) -> None:
-    """Of an all-to-all what stays in a node does not cross; nodes share at least what was seen."""
-    files = [log(tmp_path, test, ranks=16, hosts=2) for test in ("alltoall", "all_gather")]
-    made = with_logs("ours", find("hgx-h100"), files, None)
-    network = made.levels[1]
-    assert network.collectives["all_to_all"].gb_per_s(500.0) == pytest.approx(
-        BUSBW * 8 / 15, rel=0.01
+def test_several_runs_of_one_file_are_several(tmp_path: Path) -> None:
+    """As a batch script leaves them; the place of each is its header's."""
+    path = write(
+        tmp_path, "suite.log", PLAIN, text("alltoall", ranks=4, seconds=at_rate(90.0, 60.0))
     )
-    assert network.collectives["all_gather"].gb_per_s(500.0) == pytest.approx(BUSBW, rel=0.01)
-    assert network.shared_gb_per_s is not None
-    assert network.shared_gb_per_s.value == pytest.approx(8 * BUSBW * 8 / 15, rel=0.01)
+    gather, exchange = read_runs(path)
+    assert (gather.op, gather.ranks, gather.place) == ("all_gather", 8, f"{path}:1")
+    assert (exchange.op, exchange.ranks) == ("all_to_all", 4)
+    assert exchange.place == f"{path}:{PLAIN.count(chr(10)) + 2}"
+    assert gather.bus_gb_per_s > 3 * exchange.bus_gb_per_s
 
 
-def test_a_network_joins_nodes_that_were_calibrated_alone(tmp_path: Path) -> None:
-    """A node of 8 ranks gets a level around it by logs of two such nodes, one of each operation."""
-    onto = find("hgx-h100")
-    node = onto.model_copy(update={"levels": onto.levels[:1], "name": "here"})
-    tests = ("all_reduce", "all_gather", "reduce_scatter", "alltoall", "sendrecv")
-    files = [log(tmp_path, test, ranks=16, hosts=2) for test in tests]
-    made = with_logs("ours", node, files, None)
-    assert (node.most_ranks, made.most_ranks) == (8, None)
-    assert made.levels[0] == node.levels[0]
-    rates = made.levels[1].collectives
-    assert rates["all_to_all"].gb_per_s(500.0) == pytest.approx(BUSBW * 8 / 15, rel=0.01)
-    with pytest.raises(Failure, match=r"takes a log of reduce_scatter, alltoall, sendrecv, too"):
-        with_logs("ours", node, files[:2], None)
-    small = [log(tmp_path, test, ranks=16, hosts=4) for test in tests]
-    with pytest.raises(Failure, match=r"here joins 8 ranks; a network .* logs of 8 ranks a host"):
-        with_logs("ours", node, small, None)
+def test_json_is_read_as_text_is(tmp_path: Path) -> None:
+    run = read(tmp_path, as_json("all_gather"), "all_gather_perf.json")
+    as_text = read(tmp_path, PLAIN)
+    assert (run.op, run.seats) == (as_text.op, as_text.seats)
+    for (sent, seconds), (own, own_s) in zip(run.points, as_text.points, strict=True):
+        assert (sent, seconds) == (own, pytest.approx(own_s, rel=1e-3))
 
 
-def test_two_numbers_of_ranks_give_the_time_of_a_further_one(tmp_path: Path) -> None:
-    files = [log(tmp_path, "all_gather", ranks=ranks) for ranks in (2, 8)]
-    rate = with_logs("ours", find("hgx-h100"), files, None).levels[0].collectives["all_gather"]
-    assert rate.hop_us is None  # both take as long
-    assert rate.latency_us.value == pytest.approx(LATENCY_US, rel=0.01)
+def test_the_name_that_is_printed_goes_before_the_file_s(tmp_path: Path) -> None:
+    assert read(tmp_path, text("alltoall"), "all_gather.log").op == "all_to_all"
+    old = text("alltoall", is_named=False)
+    assert read(tmp_path, old, "my-alltoall_perf.8.log").op == "all_to_all"
 
 
-def test_what_is_not_such_a_log_is_refused(tmp_path: Path) -> None:
-    other = tmp_path / "notes.txt"
-    other.write_text("hello\n", encoding="utf-8")
-    onto = find("hgx-h100")
-    refused = {
-        "is not output of nccl-tests": other,
-        "cannot read": tmp_path / "none.log",
-        "lists 1 ranks": log(tmp_path, "all_reduce", ranks=1),
-        "#wrong is 3": log(tmp_path, "all_reduce", wrong="3"),
-        "holds no times": log(tmp_path, "alltoall", sizes=()),
-        "which test is it": log(tmp_path, "alltoall", name="nccl.log"),
-        "busbw is 1.75 times algbw": log(tmp_path, "all_reduce", name="all_gather.log"),
-    }
-    for message, path in refused.items():
-        with pytest.raises(Failure, match=message):
-            with_logs("ours", onto, [path], None)
-    ours = log(tmp_path, "sendrecv")
-    with pytest.raises(Failure, match="--level rack: hgx-h100 has nvlink, network"):
-        with_logs("ours", onto, [ours], "rack")
-    with pytest.raises(Failure, match="is of 8 ranks, which level 'nvlink' joins"):
-        with_logs("ours", onto, [ours], "network")
-    with pytest.raises(Failure, match="some logs are of one host"):
-        with_logs("ours", onto, [ours, log(tmp_path, "alltoall", ranks=16, hosts=2)], None)
+def side_by_side(first: int = 0) -> str:
+    """Two copies without MPI: so many lines of the one first, and then lines in turn."""
+    one, other = (text("alltoall", hosts=(host,)).splitlines() for host in ("left", "right"))
+    pairs = zip(one[first:], other[: len(other) - first], strict=True)
+    together = [
+        *one[:first],
+        *(line for pair in pairs for line in pair),
+        *other[len(other) - first :],
+    ]
+    return "\n".join(together) + "\n"
 
 
-def test_the_test_s_own_line_goes_before_the_file_s_name(tmp_path: Path) -> None:
-    path = log(tmp_path, "alltoall", name="today.log")
-    text = path.read_text(encoding="utf-8")
-    path.write_text(f"# Collective test starting: alltoall_perf\n{text}", encoding="utf-8")
-    assert read_log(path).op == "all_to_all"
+ROW = next(line for line in PLAIN.splitlines() if line.startswith("     1048576"))
+DEBUG = "node-a:4003:4050 [3] NCCL INFO Connected all rings"
+"""What NCCL prints of itself, here in the midst of a row."""
+OLD = PLAIN.replace("   redop    root ", "").replace("#wrong", " error")
+NAMELESS = text("alltoall", is_named=False)
+TWO_TAGS = "".join(f"{int('  4096  ' in line)}: {line}\n" for line in PLAIN.splitlines())
+REFUSED = {
+    r"today.log is not output of nccl-tests: it has no line": "hello\n",
+    r"today.log:1: lists 1 rank; links need 2": text("all_reduce", ranks=1),
+    r"today.log:1: lists ranks 0, 7, and not all": text("alltoall", listed=(0, 7)),
+    r"today.log:1: no '# Rank' lines": text("alltoall", listed=()),
+    r"today.log:16: #wrong is 3 out of place": text("all_reduce", wrong=("3", "0")),
+    r"today.log:16: #wrong is 2 in place": text("all_reduce", wrong=("0", "2")),
+    r"today.log:1: a test without times": text("alltoall", sizes=()),
+    r"today.log: which test is it\?": NAMELESS,
+    r"today.log:1: 2 tests, of a version that prints no names": 2 * NAMELESS,
+    r"today.log:1: alltoallv_perf is a test of what no": PLAIN.replace("all_gather", "alltoallv"),
+    r"today.log:19: busbw is 1.75 times algbw.*does not list all ranks": text("all_reduce").replace(
+        "all_reduce", "all_gather"
+    ),
+    r"today.log:21: not a whole line .* 1048576 262144": PLAIN.replace(ROW, ROW[:40] + DEBUG),
+    r"today.log:21: not a whole line .* NCCL INFO": PLAIN.replace(ROW, ROW + DEBUG),
+    r"today.log:1: its ranks are in groups 0, 1 \(NCCL_TESTS_SPLIT\)": text("alltoall", groups=2),
+    r"today.log:1: ranks 0 and 4 are both on device 0 of host 'gpu'": text(
+        "alltoall", hosts=("gpu", "gpu")
+    ),
+    r"today.log:2: a second header before .* without MPI": side_by_side(),
+    r"today.log:8: a second header before .* without MPI": side_by_side(6),
+    r"today.log:21: a test starts before that of line 1 ended: two copies": side_by_side(19),
+    r"today.log:8: rank 1 is listed twice": PLAIN.replace("Rank  2", "Rank  1"),
+    r"today.log:17: '1:' before a line of the table of '0:': two copies": TWO_TAGS,
+    r"today.log: tables of '0:' and '1:': two copies": "".join(
+        f"{rank}: {line}\n" for rank in (0, 1) for line in PLAIN.splitlines()
+    ),
+    r"today.log:21: not a whole line .* nan": PLAIN.replace(ROW, ROW.replace("22.55", "  nan")),
+    r"today.log:15: output of an old nccl-tests.*size count type time algbw busbw error": OLD,
+    r"today.log:2: not whole JSON of nccl-tests": '{"version": 3,\n',
+}
+
+
+@pytest.mark.parametrize("message", REFUSED)
+def test_what_is_not_such_a_log_is_refused(tmp_path: Path, message: str) -> None:
+    """With the file, and the line where there is one."""
+    with pytest.raises(Failure) as refusal:
+        read_runs(write(tmp_path, "today.log", REFUSED[message]))
+    assert re.search(message, str(refusal.value), re.S), refusal.value
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("alltoallv.log", "alltoallv is a test of what no strategy does"),
+        ("all_gather_and_alltoall.log", "which test is it"),
+        ("all_reduce.log", r"busbw is 0.87. times algbw.*is the file named by its test"),
+        ("smallalltoall.log", "which test is it"),
+    ],
+)
+def test_the_name_of_a_file_may_tell_another_test(tmp_path: Path, name: str, message: str) -> None:
+    with pytest.raises(Failure, match=message):
+        read_runs(write(tmp_path, name, text("alltoall", is_named=False)))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"in_place": {"nwrong": 2.0}}, r"results\[0\]: nwrong is 2 in place"),
+        ({"out_of_place": {"nwrong": 0.0}}, r"results\[0\]: no time out of place"),
+        ({"size": None}, "is not JSON of nccl-tests"),
+        ({"out_of_place": {"time": float("nan")}}, r"results\[0\]: no time out of place"),
+    ],
+)
+def test_wrong_json_is_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    path = write(tmp_path, "alltoall.json", as_json("alltoall", **changes))
+    with pytest.raises(Failure, match=message):
+        read_runs(path)
+
+
+def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(Failure, match="cannot read"):
+        read_runs(tmp_path / "none.log")
