@@ -1,11 +1,11 @@
 """Norms: plain, or modulated by a conditioning vector (adaLN: shift, scale, gate).
 
-adaLN is the DiT family's lighter form: one projection of the condition serves all blocks of a
-kind, and each sublayer adds a table of its own. A condition for each position of ``time`` belongs
-to that axis and follows its shard; so does every gradient that it contributes. Where time is part of
-an axis, each of its positions takes the vectors of its time. A condition for each
-token comes cut as the activation is: where that is cut along one axis and then along another, in
-both ways, and both are projected, since the vectors are more than the activation to send.
+adaLN is the DiT family's lighter form: one projection of the condition serves all blocks of a kind,
+and each sublayer adds a table of its own. A condition for each position of ``time`` belongs to that
+axis and follows its shard; so does every gradient that it contributes. Where time is part of an
+axis, each of its positions takes the vectors of its time. A condition for each token comes cut as
+the activation is: where that is cut along one axis and then along another, in both ways, and both
+are projected, since the vectors are more than the activation to send.
 """
 
 from collections.abc import Sequence

@@ -130,7 +130,10 @@ def _steps(
         yield from _short(part, names[:1], on, memory_bytes)
         rest = names[1:] if ranks > 1 else []
         turn = {rest[(IN_TURN * number + i) % len(rest)] for i in range(min(IN_TURN, len(rest)))}
-        grouped = [x for x in rest if sum(n > 1 for n in load(x).mesh(part, ranks).values()) > 1]
+        meshes = {
+            name: each.mesh(each.flattened(part), ranks) for name, each in able(part, ranks).items()
+        }
+        grouped = [x for x in rest if sum(n > 1 for n in meshes[x].values()) > 1]
         yield from _short(part, {*turn, *grouped[:1]}, on, memory_bytes, QUICK_FLOPS[on])
 
 

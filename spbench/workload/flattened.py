@@ -83,4 +83,3 @@ def _with_axes(
         for part in workload.parts
     ]
     return workload.with_parts(parts).on_grids(grids)
-

@@ -172,7 +172,9 @@ class Workload(WorkloadFields):
 
     def rotary_axes(self, attention: Attention) -> tuple[str, ...]:
         """The axes of the model that turn queries and keys where it attends, in tensor order."""
-        attended = [name for axis in self.axes if axis in attention.axes for name in self.grid(axis)]
+        attended = [
+            name for axis in self.axes if axis in attention.axes for name in self.grid(axis)
+        ]
         return tuple(name for name in attended if self.position_of(name) == "rotary")
 
     def is_causal(self, axis: str) -> bool:
