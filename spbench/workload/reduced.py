@@ -96,7 +96,7 @@ def _least_grid(grid: Grid, parts: int) -> Grid:
     """Lengths of axes that are one for the fewest positions, which leave ``parts`` as uneven; of
     each axis at least two, so that each counts.
 
-    The longest one makes up for the others: 21 x 30 x 52 are 2 x 4 x 23 on 64 ranks, whose 184
+    The longest one makes up for the others: 21 x 30 x 52 are 2 x 2 x 46 on 64 ranks, whose 184
     positions have the remainder 56 of 32,760.
     """
     whole, longest = math.prod(grid.values()), max(grid, key=grid.__getitem__)
