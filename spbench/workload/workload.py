@@ -25,8 +25,8 @@ class Workload(WorkloadFields):
     """A transformer and how it is run, and the sizes that follow from its fields."""
 
     _grids: dict[str, Grid] = PrivateAttr(default_factory=dict)
-    """Of each axis that is several of the model's as one (``flattened.py``), these. Not a field:
-    a workload that is written or read has the model's axes."""
+    """The axes of the model that are one here, by its name (``flattened.py``). No field: what is
+    written or read has the axes of the model."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -111,7 +111,7 @@ class Workload(WorkloadFields):
         """Axes of which each position has a vector of the condition, and their lengths; none: a
         sample has one."""
         if self.modulation == "per_time":
-            return {"time": self.coordinates["time"]}
+            return {axis: n for axis, n in self.coordinates.items() if axis == "time"}
         return dict(self.axes) if self.modulation == "per_token" else {}
 
     @property
@@ -143,7 +143,8 @@ class Workload(WorkloadFields):
         """The axis that ``coordinate`` is, or, where that is one of the model, is part of."""
         if coordinate in self.axes:
             return coordinate
-        return next(axis for axis in self.axes if coordinate in self.grid(axis))
+        homes = [axis for axis in self.axes for _ in self.grid(axis)]
+        return homes[list(self.coordinates).index(coordinate)]
 
     def on_grids(self, grids: Mapping[str, Grid]) -> Self:
         """This workload on axes that are these of the model; its attentions name them already."""
