@@ -36,10 +36,16 @@ def _prediction(case: Case) -> Prediction:
     layout = _sharded(*strategy.in_a_group(workload, case.ranks))
     axes = layout[: len(workload.parts[0].block)]
     return Prediction(
-        sharded=axes[0] or "none" if len(set(layout)) == 1 else " ".join(axes),
+        sharded=_in_order(axes) if len({*layout}) > 1 else axes[0] or "none",
         sent_bytes=by_busiest(strategy.traffic(workload, case.ranks)),
         note=_notes(strategy, workload, case.ranks),
     )
+
+
+def _in_order(axes: "Layout") -> str:
+    """The axes of a block's sublayers; with commas where one has words in its name, as those that
+    are several as one: 'time, height x width'."""
+    return (", " if any(" " in axis for axis in axes) else " ").join(axes)
 
 
 def _sharded(strategy: "Strategy", workload: Workload, ranks: int) -> "Layout":

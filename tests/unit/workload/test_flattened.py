@@ -10,8 +10,9 @@ from helpers.examples import examples
 from hypothesis import given
 from hypothesis import strategies as st
 
+from spbench.strategies.describe import predictions
 from spbench.strategies.registry import in_mesh, load
-from spbench.workload.case import Case
+from spbench.workload.case import Case, Cell
 from spbench.workload.catalogue import find
 from spbench.workload.flattened import as_given, flattened
 from spbench.workload.flops import parameters, step_flops
@@ -148,3 +149,14 @@ def test_axial_workloads_are_as_they_were() -> None:
     """The DSP paper's model has no axes that are one: it is the very same."""
     work = find("dsp-720m")
     assert flattened(work) == work
+
+
+def test_a_layout_in_words_parts_axes_of_several_words() -> None:
+    """Axes that are one are parted by commas from those beside them."""
+    work = joint(["height", "width"], ["time"])
+    (told,) = predictions([Cell(case=case_of(work), why_not=None)]).values()
+    assert told.sharded == "time, height x width, height x width"
+
+
+def case_of(work: Workload) -> Case:
+    return Case(workload=work, strategy="dsp", ranks=2, device="cpu")
