@@ -80,7 +80,9 @@ def rank_main(
     group = ProcessGroup(torch.device("cpu"), 120.0, heartbeat)
     group.warm()
     observer = Observer(heartbeat=heartbeat)
-    step = Step(find(workload), load(strategy), group.transports, group.device, observer=observer)
+    loaded = load(strategy)
+    work = loaded.flattened(find(workload))
+    step = Step(work, loaded, group.transports, group.device, observer=observer)
     inputs, cotangent = step.seeded_inputs()
     watch = Stopwatch(group=group, now_s=time.perf_counter)
 

@@ -26,10 +26,13 @@ MIXED_BYTES = 12
 def most_weights(work: Workload, strategy: str, ranks: int) -> int:
     """Weights of the rank that holds most of them."""
 
+    loaded = load(strategy)
+    cut = loaded.flattened(work)
+
     def held(rank: int) -> int:
         comm = Collectives(silent_transports(rank, ranks).strategy)
         with torch.device("meta"):
-            model = Transformer(work, load(strategy), comm)
+            model = Transformer(cut, loaded, comm)
         return sum(weight.numel() for weight in model.parameters())
 
     return max(map(held, range(ranks)))
@@ -48,7 +51,7 @@ def main() -> None:
     print(f"strategy      ranks  weights (millions)  {each} bytes each, MB  12 bytes each, MB")
     for strategy in asked.strategy.split(","):
         for ranks in map(int, asked.ranks.split(",")):
-            if why := load(strategy).why_not(work, ranks):
+            if why := load(strategy).declines(work, ranks):
                 print(f"{strategy:13s} {ranks:5d}  {why}")
                 continue
             count = most_weights(work, strategy, ranks)

@@ -58,7 +58,8 @@ def kind_of(kernel: str) -> str:
 def report(work: Workload, strategy: str, ranks: int, flop_per_s: float) -> None:
     device = torch.device("cuda", 0)
     group = ShareOfGroup(device, ranks)
-    step = Step(work, load(strategy), group.transports, device)
+    loaded = load(strategy)
+    step = Step(loaded.flattened(work), loaded, group.transports, device)
     inputs, cotangent = step.seeded_inputs()
     step_ms = ms_of(lambda: step(inputs, cotangent), 5)
     began_s = time.perf_counter()

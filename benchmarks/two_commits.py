@@ -81,12 +81,10 @@ def as_rank(strategy: str, workload: str, settings: Sequence[str]) -> None:
     torch.set_num_threads(1)
     getattr(memory, "keep_freed_memory", lambda: None)()  # as a rank of the tree does, or not
     group = ProcessGroup(torch.device("cpu"), 600.0)
-    step = Step(
-        with_settings(find(workload), list(settings)),
-        load(strategy),
-        group.transports,
-        group.device,
-    )
+    loaded, work = load(strategy), with_settings(find(workload), list(settings))
+    if hasattr(loaded, "flattened"):  # older commits cut the axes of the model
+        work = loaded.flattened(work)
+    step = Step(work, loaded, group.transports, group.device)
     given = step.seeded_inputs()
     for line in sys.stdin:
         request = line.strip()

@@ -91,9 +91,10 @@ def measure(
     from spbench.worker.step import Step
 
     strategy = load(strategy_name)
-    declined = strategy.misfit(work) or strategy.why_not(work, group.size)
+    declined = strategy.declines(work, group.size)
     if declined:
         return Measured(declined=declined)
+    work = strategy.flattened(work)
     transports = group.transports
     step = Step(work, strategy, transports, group.device)
     inputs, cotangent = step.seeded_inputs()

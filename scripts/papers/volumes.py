@@ -41,7 +41,8 @@ def layer_bytes(
 
 
 def _transfers(workload: Workload, strategy: str, ranks: int, depth: int) -> list[Transfer]:
-    return load(strategy).traffic(with_settings(workload, [f"depth={depth}"]), ranks)
+    loaded, work = load(strategy), with_settings(workload, [f"depth={depth}"])
+    return loaded.traffic(loaded.flattened(work), ranks)
 
 
 def dsp_table() -> str:

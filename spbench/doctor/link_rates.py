@@ -72,13 +72,13 @@ class LinkCheck:
     def _every(self) -> Iterator[tuple[TimedTransfer, str]]:
         for name in self.strategies:
             if self._why_not(name) is None:
-                for transfer in load(name).traffic(self.workload, self.ranks):
+                strategy = load(name)
+                for transfer in strategy.traffic(strategy.flattened(self.workload), self.ranks):
                     if any(transfer.sent) and transfer.axis == ALL:
                         yield timed_transfer(transfer, self.workload.dtype), name
 
     def _why_not(self, name: str) -> str | None:
-        strategy = load(name)
-        return strategy.misfit(self.workload) or strategy.why_not(self.workload, self.ranks)
+        return load(name).declines(self.workload, self.ranks)
 
 
 def _are_alike(smaller: TimedTransfer, larger: TimedTransfer) -> bool:

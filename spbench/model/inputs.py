@@ -100,7 +100,7 @@ def seeded(
     batch, hidden = workload.samples, workload.hidden
     axes = (batch, *workload.axes.values())
     part = partial(seeded_part, seed=seed, device=device, dtype=dtype, rank=rank, samples=samples)
-    each = [workload.axes[axis] for axis in workload.conditioned_axes]
+    each = [*workload.conditioned_axes.values()]
     return Inputs(
         x=part("x", (*axes, hidden), cut=cuts.get("x")),
         conditions=tuple(part("condition", (batch, *each, hidden), cut=c) for c in condition_cuts),

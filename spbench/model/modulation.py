@@ -1,10 +1,11 @@
 """Norms: plain, or modulated by a conditioning vector (adaLN: shift, scale, gate).
 
-adaLN is the DiT family's lighter form: one projection of the condition serves all blocks of a
-kind, and each sublayer adds a table of its own. A condition for each position of ``time`` belongs
-to that axis and follows its shard; so does every gradient that it contributes. A condition for each
-token comes cut as the activation is: where that is cut along one axis and then along another, in
-both ways, and both are projected, since the vectors are more than the activation to send.
+adaLN is the DiT family's lighter form: one projection of the condition serves all blocks of a kind,
+and each sublayer adds a table of its own. A condition for each position of ``time`` belongs to that
+axis and follows its shard; so does every gradient that it contributes. Where time is part of an
+axis, each of its positions takes the vectors of its time. A condition for each token comes cut as
+the activation is: where that is cut along one axis and then along another, in both ways, and both
+are projected, since the vectors are more than the activation to send.
 """
 
 from collections.abc import Sequence
@@ -19,6 +20,7 @@ from spbench.comm.collectives import Collectives
 from spbench.layers.memory_order import in_memory_order
 from spbench.layers.watching import rms_norm
 from spbench.model.adaln import EPS, modulated_norm, plain_norm, plain_rms_norm
+from spbench.model.positions import Places, rows_at
 from spbench.workload.flops import is_modulated
 from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
@@ -68,17 +70,24 @@ class ModulatedNorm(nn.Module):
         """Takes vector ``index`` of condition ``which``."""
         super().__init__()
         self.index, self.which, self.comm = index, which, comm
-        self.cut = shard.of(workload.dim("time")) if workload.modulation == "per_time" else None
+        in_time = ["time"] if workload.modulation == "per_time" else []
+        self.dim = workload.dim(workload.home("time")) if in_time else None
+        self.cut = shard.of(self.dim) if in_time else None
+        self.places = Places(workload, in_time)
         self.plain = plain_norm if workload.norm == "layer" else plain_rms_norm
         self.table = nn.Parameter(torch.empty(3, workload.hidden))
 
     def forward(self, x: Tensor, conditions: Sequence[Tensor]) -> tuple[Tensor, Tensor, Tensor]:
-        mine = conditions[self.which].select(-3, self.index)
-        if self.cut is not None:
+        mine, places = conditions[self.which].select(-3, self.index), self.places.of("time")
+        if self.cut is not None and places is None:
             mine = self.comm.take(mine, self.cut)
         elif x.ndim + 1 < mine.ndim:  # text, which has one axis
             mine = mine.flatten(1, -3)
-        shift, scale, gate = (mine + self.table).unbind(-2)
+        mine = mine + self.table
+        if places is not None and self.dim is not None:
+            held = places if self.cut is None else self.comm.take(places, self.cut.along(0))
+            mine = rows_at(mine, held, self.dim)
+        shift, scale, gate = mine.unbind(-2)
         return *modulated_norm(x, scale, shift, self.plain), gate
 
 
@@ -89,7 +98,8 @@ class Conditioning(nn.Module):
     def __init__(self, workload: Workload, modulated: int) -> None:
         super().__init__()
         hidden, conditioned = workload.hidden, workload.conditioned_axes
-        self.missing = [workload.dim(axis) for axis in workload.axes if axis not in conditioned]
+        along = {workload.home(axis) for axis in conditioned}
+        self.missing = [workload.dim(axis) for axis in workload.axes if axis not in along]
         self.parts = (modulated, 3, hidden)
         self.weight = nn.Parameter(torch.empty(modulated * 3 * hidden, hidden))
         self.bias = nn.Parameter(torch.empty(modulated * 3 * hidden))

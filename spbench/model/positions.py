@@ -1,8 +1,14 @@
 """Positions along axes: learned positions are added to the input, rotary positions turn q and k.
 
-Both belong to an axis and follow its shard, whichever positions a rank holds.
+Both belong to an axis and follow its shard, whichever positions a rank holds. Where an axis of the
+tensor is several of the model's in a row, each of its positions has a place along each of them:
+
+    time 2 x height 3     positions         0 1 2 3 4 5
+                          places in time    0 0 0 1 1 1
+                          and in height     0 1 2 0 1 2
 """
 
+from collections.abc import Mapping, Sequence
 from typing import final
 
 import torch
@@ -17,6 +23,26 @@ from spbench.workload.workload import Workload
 BASE = 10_000.0
 
 
+def places_along(coordinate: str, workload: Workload) -> Tensor | None:
+    """The place along ``coordinate`` of each position of its axis; None: it is an axis itself."""
+    grid = workload.grid(workload.home(coordinate))
+    if len(grid) == 1:
+        return None
+    # (n, 1, 1) for the outermost of three: the same for all positions of the inner ones
+    lengths = [n if axis == coordinate else 1 for axis, n in grid.items()]
+    return torch.arange(grid[coordinate]).view(lengths).expand(*grid.values()).flatten()
+
+
+def rows_at(table: Tensor, places: Tensor, dim: int = 0) -> Tensor:
+    """The rows of ``table`` along ``dim`` at these places, each as often as it is named.
+
+    Backward sums the gradients of a row's copies, as many as a frame has positions: in float32 at
+    least, since 16 bits would lose them.
+    """
+    wide = table.to(torch.promote_types(table.dtype, torch.float32))
+    return wide.index_select(dim, places).to(table.dtype)
+
+
 @final
 class LearnedPositions(nn.Module):
     """(B, *axes, H) plus a vector for each position of each axis with learned positions."""
@@ -24,48 +50,80 @@ class LearnedPositions(nn.Module):
     def __init__(self, workload: Workload, comm: Collectives) -> None:
         super().__init__()
         self.comm = comm
-        self.dims = {
-            a: workload.dim(a) for a in workload.axes if workload.position_of(a) == "learned"
-        }
+        axes = workload.coordinates
+        learned = [axis for axis in axes if workload.position_of(axis) == "learned"]
+        self.dims = {axis: workload.dim(workload.home(axis)) for axis in learned}
         self.tables = nn.ParameterDict(
-            {axis: torch.empty(workload.axes[axis], workload.hidden) for axis in self.dims}
+            {axis: torch.empty(axes[axis], workload.hidden) for axis in learned}
         )
+        self.places = Places(workload, learned)
 
     def forward(self, x: Tensor, shard: Shard) -> Tensor:
         for axis, dim in self.dims.items():
-            table = self.tables[axis]
-            cut = shard.of(dim)
-            mine = table if cut is None else self.comm.take(table, cut.along(0))
+            table, places, cut = self.tables[axis], self.places.of(axis), shard.of(dim)
+            mine = table if places is None else places
+            mine = mine if cut is None else self.comm.take(mine, cut.along(0))
+            mine = mine if places is None else rows_at(table, mine)
             x = x + mine.view(*mine.shape[:1], *[1] * (x.ndim - 2 - dim), mine.shape[1])
         return x
 
 
 @final
+class Places(nn.Module):
+    """``places_along`` these axes of the model, as buffers of whole numbers."""
+
+    def __init__(self, workload: Workload, coordinates: Sequence[str]) -> None:
+        super().__init__()
+        self.names: dict[str, str] = {}
+        for number, axis in enumerate(coordinates):
+            if (places := places_along(axis, workload)) is not None:
+                self.names[axis] = f"places {number}"  # an axis may have any name, a buffer not
+                self.register_buffer(self.names[axis], places, persistent=False)
+
+    def of(self, coordinate: str) -> Tensor | None:
+        """None: it is an axis of the tensor itself."""
+        name = self.names.get(coordinate)
+        return None if name is None else self.get_buffer(name)
+
+
+Turned = dict[str, dict[str, int]]
+"""Axes of a tensor; of each the axes of the model that turn pairs of numbers, and how many."""
+
+
+@final
 class RotaryTables(nn.Module):
-    """cos and sin (2, positions, pairs) of each axis and number of pairs, once for all layers."""
+    """cos and sin (2, positions, pairs) of each axis and its pairs, once for all layers."""
 
     def __init__(self, workload: Workload) -> None:
         super().__init__()
+        self.names: dict[str, str] = {}
         for attention in workload.attentions:
             for axis, pairs in turned_pairs(attention, workload).items():
-                rates = BASE ** -(torch.arange(pairs, dtype=torch.float64) / pairs)
-                angles = torch.arange(workload.axes[axis], dtype=torch.float64)[:, None] * rates
+                name = self.names.setdefault(f"{axis} {pairs}", f"table {len(self.names)}")
+                angles = torch.cat([_angles(each, n, workload) for each, n in pairs.items()], 1)
                 table = torch.stack([angles.cos(), angles.sin()])
-                self.register_buffer(_name(axis, pairs), table, persistent=False)
+                self.register_buffer(name, table, persistent=False)
 
-    def of(self, axis: str, pairs: int) -> Tensor:
-        return self.get_buffer(_name(axis, pairs))
-
-
-def turned_pairs(attention: Attention, workload: Workload) -> dict[str, int]:
-    """Pairs of numbers of a head that each rotary axis turns, as even as can be."""
-    axes = workload.rotary_axes(attention)
-    sizes = shard_sizes(workload.head_size // 2, len(axes)) if axes else ()
-    return dict(zip(axes, sizes, strict=True))
+    def of(self, axis: str, pairs: Mapping[str, int]) -> Tensor:
+        return self.get_buffer(self.names[f"{axis} {pairs}"])
 
 
-def _name(axis: str, pairs: int) -> str:
-    return f"{axis} {pairs}"
+def _angles(coordinate: str, pairs: int, workload: Workload) -> Tensor:
+    """(positions, pairs): the angles that grow with the place along ``coordinate``."""
+    rates = BASE ** -(torch.arange(pairs, dtype=torch.float64) / pairs)
+    along = torch.arange(workload.coordinates[coordinate], dtype=torch.float64)[:, None] * rates
+    places = places_along(coordinate, workload)
+    return along if places is None else along[places]
+
+
+def turned_pairs(attention: Attention, workload: Workload) -> Turned:
+    """Pairs of numbers of a head that each rotary axis of the model turns, as even as can be."""
+    rotary = workload.rotary_axes(attention)
+    sizes = shard_sizes(workload.head_size // 2, len(rotary)) if rotary else ()
+    turned: Turned = {}
+    for coordinate, pairs in zip(rotary, sizes, strict=True):
+        turned.setdefault(workload.home(coordinate), {})[coordinate] = pairs
+    return turned
 
 
 @final
@@ -97,7 +155,7 @@ class Rotary(nn.Module):
         return self._turned(q, tables), self._turned(k, tables)
 
     def _turned(self, x: Tensor, tables: list[Tensor]) -> Tensor:
-        axes, widths = len(self.pairs), [*self.pairs.values()]
+        axes, widths = len(self.pairs), [sum(pairs.values()) for pairs in self.pairs.values()]
         halves = split_in_memory_order(x, [*widths, *widths], -1, features=2)
         parts = list(zip(halves[:axes], halves[axes:], tables, strict=True))
         turned = [a * cos - b * sin for a, b, (cos, sin) in parts]

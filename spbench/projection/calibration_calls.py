@@ -125,7 +125,7 @@ def able(workload: Workload, ranks: int) -> dict[str, Strategy]:
     return {
         name: strategy
         for name, strategy in ((name, load(name)) for name in places())
-        if (strategy.misfit(workload) or strategy.why_not(workload, ranks)) is None
+        if strategy.declines(workload, ranks) is None
     }
 
 

@@ -133,7 +133,11 @@ def _steps(
         quick = QUICK_FLOPS[on]
         # With few key heads a grid of ranks is a single column, which is no smaller group.
         alike = part.model_copy(update={"kv_heads": None})
-        grouped = [x for x in rest if sum(n > 1 for n in load(x).mesh(alike, ranks).values()) > 1]
+        meshes = {
+            name: each.mesh(each.flattened(alike), ranks)
+            for name, each in able(alike, ranks).items()
+        }
+        grouped = [x for x in rest if sum(n > 1 for n in meshes[x].values()) > 1]
         yield from _short(part, turn, on, memory_bytes, quick)
         again = turn if alike == part else set()
         yield from _short(alike, {*grouped[:1]} - again, on, memory_bytes, quick)

@@ -33,9 +33,10 @@ def candidates(names: Sequence[str], workload: Workload, ranks: int) -> list[str
         for variant in [name] if ":" in name else [name, *variants(name, workload, ranks)]:
             strategy = load(variant)
             groups: object = None  # declined, in one sentence
-            if not (strategy.misfit(workload) or strategy.why_not(workload, ranks)):
-                mesh = tuple(strategy.mesh(workload, ranks).items())
-                groups = mesh, tuple(strategy.layout(workload, ranks))
+            if not strategy.declines(workload, ranks):
+                cut = strategy.flattened(workload)
+                mesh = tuple(strategy.mesh(cut, ranks).items())
+                groups = mesh, tuple(strategy.layout(cut, ranks))
             found.setdefault((name, groups), variant)
     return list(found.values())
 
@@ -60,7 +61,8 @@ def _takes_sizes(name: str, option: Field[Any], workload: Workload, size: int) -
     if isinstance(option.default, bool):
         return False
     try:
-        return load(f"{name}:{_written(option)}={size}").misfit(workload) is None
+        strategy = load(f"{name}:{_written(option)}={size}")
+        return strategy.misfit(strategy.flattened(workload)) is None
     except Failure:
         return False
 

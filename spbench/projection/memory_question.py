@@ -57,8 +57,7 @@ class MemoryQuestion:
             grown = self.grown(size)
         except Failure as error:
             return Peak(held_bytes=None, why_not=str(error))
-        strategy = load(self.strategy)
-        why_not = strategy.misfit(grown) or strategy.why_not(grown, self.ranks)
+        why_not = load(self.strategy).declines(grown, self.ranks)
         return held_bytes(grown) if why_not is None else Peak(held_bytes=None, why_not=why_not)
 
     def foreseen(self, device: Device, size: int) -> Peak:

@@ -91,7 +91,8 @@ def row_of(each: Projection, mode: Mode, **more: Any) -> Record:
 def _figures(each: Projection, *, is_gpu: bool) -> dict[str, Any]:
     """Columns of a step: those that a measured row has, and the interval."""
     step, work, known = each.took, each.workload, each.data
-    predicted = by_busiest(load(each.strategy).traffic(work, each.ranks))
+    strategy = load(each.strategy)
+    predicted = by_busiest(strategy.traffic(strategy.flattened(work), each.ranks))
     same = "step_ms", "step_ms_low", "step_ms_high", "samples_per_s", "tokens_per_s"
     return {
         **{name: known[name] for name in same},

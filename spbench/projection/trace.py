@@ -56,9 +56,10 @@ def work(
     ``known``: what dry runs as on that device share. Raises Failure where the strategy cannot run
     the workload, and for a rank that does not exist.
     """
-    unfit = strategy.misfit(workload) or strategy.why_not(workload, ranks)
+    unfit = strategy.declines(workload, ranks)
     if unfit:
         raise Failure(unfit)
+    workload = strategy.flattened(workload)
     if rank is not None and not 0 <= rank < ranks:
         raise Failure(f"rank {rank} does not exist: {in_words(ranks, 'rank')} begin at 0")
     known = {} if known is None else known

@@ -125,7 +125,7 @@ def timed_calls(
 ) -> Iterator[TimedKernel]:
     """Each different call of a step of rank 0 that launches a kernel. Left out are those that take
     what no description holds, such as infinity. ``known``: what dry runs as on ``device`` share."""
-    recorder = Recorder(device, known)
+    workload, recorder = strategy.flattened(workload), Recorder(device, known)
     with recorder:
         step, given = prepared(workload, strategy, ranks, 0, recorder)
         with recorder.recording():

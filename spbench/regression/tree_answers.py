@@ -31,7 +31,10 @@ def _would_run(line: str) -> str:
         from spbench.strategies.registry import in_mesh
 
         strategy = in_mesh(case.strategy, case.mesh)
-    declines = strategy.misfit(case.workload) or strategy.why_not(case.workload, case.ranks)
+    work = case.workload
+    if hasattr(strategy, "flattened"):
+        work = strategy.flattened(work)
+    declines = strategy.misfit(work) or strategy.why_not(work, case.ranks)
     return "" if declines else "yes"
 
 

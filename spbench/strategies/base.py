@@ -1,5 +1,6 @@
 """The questions that a strategy answers; all but why_not and layout have an answer already.
 
+flattened          the workload as it cuts it, which all other questions are asked with
 misfit, why_not    why it cannot run: a sentence with values that would work; or None
 settled, mesh      itself, with its choices written out; its groups of ranks, by default one of all
 layout, choices    which axis is sharded while each sublayer runs, and among which it chose
@@ -24,6 +25,7 @@ from spbench.layers.pair_bias import gather_traffic, gathered
 from spbench.strategies.switches import transfers_of_step
 from spbench.workload import step_traffic
 from spbench.workload.block import Sublayer
+from spbench.workload.flattened import flattened
 from spbench.workload.sharding import Shard, Sizes
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
@@ -47,6 +49,16 @@ class Strategy(ABC):
     def environment(self, capability: tuple[int, int]) -> dict[str, str]:
         """Variables that it needs on GPUs of this compute capability; (0, 0): it is not known."""
         return {}
+
+    def flattened(self, workload: Workload) -> Workload:
+        """The workload with axes that are only attended jointly as one; itself if it is so."""
+        return flattened(workload)
+
+    @final
+    def declines(self, workload: Workload, ranks: int) -> str | None:
+        """Why it cannot run a workload with the axes of its file on ``ranks``; or None."""
+        cut = self.flattened(workload)
+        return self.misfit(cut) or self.why_not(cut, ranks)
 
     def misfit(self, workload: Workload) -> str | None:
         """Why its options do not fit this workload, on any number of ranks; or None."""

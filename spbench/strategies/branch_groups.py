@@ -31,6 +31,9 @@ class BranchGroups(Strategy):
     def environment(self, capability: tuple[int, int]) -> dict[str, str]:
         return self.own.environment(capability)
 
+    def flattened(self, workload: Workload) -> Workload:
+        return self.own.flattened(workload)
+
     def misfit(self, workload: Workload) -> str | None:
         branches = workload.guidance
         if branches == 1:

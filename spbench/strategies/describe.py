@@ -32,13 +32,20 @@ def predictions(cells: Sequence[Cell]) -> dict[str, Prediction]:
 
 def _prediction(case: Case) -> Prediction:
     strategy = in_mesh(case.strategy, case.mesh)
-    layout = _sharded(*strategy.in_a_group(case.workload, case.ranks))
-    axes = layout[: len(case.workload.parts[0].block)]
+    workload = strategy.flattened(case.workload)
+    layout = _sharded(*strategy.in_a_group(workload, case.ranks))
+    axes = layout[: len(workload.parts[0].block)]
     return Prediction(
-        sharded=axes[0] or "none" if len(set(layout)) == 1 else " ".join(axes),
-        sent_bytes=by_busiest(strategy.traffic(case.workload, case.ranks)),
-        note=_notes(strategy, case.workload, case.ranks),
+        sharded=_in_order(axes) if len({*layout}) > 1 else axes[0] or "none",
+        sent_bytes=by_busiest(strategy.traffic(workload, case.ranks)),
+        note=_notes(strategy, workload, case.ranks),
     )
+
+
+def _in_order(axes: "Layout") -> str:
+    """The axes of a block's sublayers; with commas where one has words in its name, as those that
+    are several as one: 'time, height x width'."""
+    return (", " if any(" " in axis for axis in axes) else " ").join(axes)
 
 
 def _sharded(strategy: "Strategy", workload: Workload, ranks: int) -> "Layout":
@@ -62,10 +69,13 @@ def lanes(
     """
     loaded = {mesh.beside(name): in_mesh(name, mesh) for name in strategies}
     for name, strategy in loaded.items():
-        wrong = strategy.misfit(workload)
+        wrong = strategy.misfit(strategy.flattened(workload))
         if wrong is not None:
             raise UnknownStrategyError(f"{name}: {wrong}")
-    return [_lane(name, strategy, workload, ranks) for name, strategy in loaded.items()]
+    return [
+        _lane(name, strategy, strategy.flattened(workload), ranks)
+        for name, strategy in loaded.items()
+    ]
 
 
 def _lane(name: str, strategy: "Strategy", workload: Workload, ranks: int) -> Lane:
@@ -83,6 +93,7 @@ def _lane(name: str, strategy: "Strategy", workload: Workload, ranks: int) -> La
         strategy=name,
         note=_notes(strategy, workload, ranks),
         legs=legs,
+        axes={axis: tuple(workload.grid(axis)) for axis in workload.axes},
         periods=tuple(course.period for course in stacks),
         saves_last_switch=stacks[-1].saves_last_switch,
         block_bytes=sum(means, Fraction(0)) / workload.blocks,

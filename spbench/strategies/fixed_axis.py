@@ -15,6 +15,7 @@ from spbench.layers.head_shares import all_heads
 from spbench.strategies.base import Layout, Strategy
 from spbench.strategies.switches import transfers_of
 from spbench.workload.block import Sublayer
+from spbench.workload.flattened import flattened
 from spbench.workload.sharding import Shard
 from spbench.workload.step_traffic import Move
 from spbench.workload.traffic import waited_bytes
@@ -48,10 +49,14 @@ class FixedAxis(Strategy, ABC):
     in a row, the fuller are a kernel's tiles, which have 64 rows and more."""
     shard_axis: str = AUTO
 
+    def flattened(self, workload: Workload) -> Workload:
+        """An axis that ``shard_axis`` names is cut by itself."""
+        return flattened(workload, apart=() if self.shard_axis == AUTO else (self.shard_axis,))
+
     def misfit(self, workload: Workload) -> str | None:
         if self.shard_axis in (AUTO, *workload.axes):
             return None
-        known = ", ".join((AUTO, *workload.axes))
+        known = ", ".join(dict.fromkeys((AUTO, *workload.axes, *workload.coordinates)))
         return f"there is no axis {self.shard_axis!r} to shard; shard-axis may be {known}"
 
     def why_not(self, workload: Workload, ranks: int) -> str | None:

@@ -56,10 +56,11 @@ def none_is_enough(given: Settings, workload: Workload, ranks: int) -> str:
     """Why no setting leads through the stack."""
     joint = joint_alone(workload)
     if joint and len(joint.kinds) == len(workload.attentions):  # on any number of ranks
-        if len(workload.axes) == 1:
+        if len(workload.coordinates) == 1:
             return "it shards an axis that is not attended, and needs a second sequence axis"
+        axes = ", ".join(workload.coordinates)
         return (
-            f"every attention joins {', '.join(workload.axes)}, which leaves no axis to shard; "
+            f"every attention joins {axes}, which leaves no axis to shard; "
             "strategies that share heads, pass keys or cut weights can run it"
         )
     if given.inner not in (AUTO, "1"):

@@ -117,7 +117,7 @@ def _processes(case: Case) -> int:
 
 def _rank_bytes(case: Case) -> float:
     of_case = in_mesh(case.strategy, case.mesh)
-    strategy, work, ranks = of_case.in_a_group(case.workload, case.ranks)
+    strategy, work, ranks = of_case.in_a_group(of_case.flattened(case.workload), case.ranks)
     axis = strategy.layout(work, ranks)[0] if strategy.keeps_scores and ranks > 1 else ""
     neighbours = [*strategy.mesh(work, ranks).values()][-1]
     parts = neighbours if strategy.cuts_weights else 1

@@ -108,8 +108,7 @@ def in_rounds(cases: Sequence[Case], launches: Iterable[int], seed: int) -> list
 
 def declined(case: Case | Combination) -> str | None:
     """Why the strategy cannot run the case; None if it can."""
-    strategy = in_mesh(case.strategy, case.mesh)
-    return strategy.misfit(case.workload) or strategy.why_not(case.workload, case.ranks)
+    return in_mesh(case.strategy, case.mesh).declines(case.workload, case.ranks)
 
 
 def turned(cases: Sequence[T], launch: int, seed: int) -> list[T]:

@@ -134,5 +134,5 @@ def _fewer_ranks(case: Case, cells: Sequence[Cell]) -> str:
     names, work = {x.case.strategy for x in cells}, case.workload
     used = [in_mesh(name, case.mesh) for name in names]
     halves = (case.ranks >> n for n in range(1, case.ranks.bit_length()))
-    fit = (n for n in halves if not any(s.misfit(work) or s.why_not(work, n) for s in used))
+    fit = (n for n in halves if not any(each.declines(work, n) for each in used))
     return str(next(fit, ""))

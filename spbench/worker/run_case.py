@@ -35,9 +35,10 @@ def run_case(case: Case, group: Group, observer: Observer, asked: Collection[str
     """This rank's sample. A failed gate is a sample, too; other errors are raised. ``asked``: names
     of the variables that were set for the strategy."""
     strategy = in_mesh(case.strategy, case.mesh)
-    why_not = strategy.misfit(case.workload) or strategy.why_not(case.workload, case.ranks)
+    why_not = strategy.declines(case.workload, case.ranks)
     if why_not is not None:
         return Sample(rank=group.rank, status="skipped", reason=why_not)
+    case = case.model_copy(update={"workload": strategy.flattened(case.workload)})
     strategy = strategy.settled(case.workload, case.ranks)  # a reduced workload may choose anew
     torch.manual_seed(case.seed + group.rank)
     planted = {} if observer.fault is None else observer.fault.environment
@@ -131,13 +132,14 @@ def verify_all(checks: Sequence[GateCheck], group: Group, observer: Observer) ->
     reference: Reference | None = None
     for check in checks:
         strategy = in_mesh(check.strategy, check.mesh)
-        declined = strategy.misfit(check.workload) or strategy.why_not(check.workload, group.size)
+        declined = strategy.declines(check.workload, group.size)
         if declined:
             yield Checked(declined=declined)
             continue
-        strategy = strategy.settled(check.workload, group.size)
+        cut = strategy.flattened(check.workload)
+        strategy = strategy.settled(cut, group.size)
         with observer.phase(f"{check.name} on {check.workload.name}"):
-            workload = workload_to_compare(check.workload, group)
+            workload = workload_to_compare(cut, group)
             wanted = workload, check.sharpness
             if reference is None or (reference.workload, reference.sharpness) != wanted:
                 reference = None  # freed before the next one is made
@@ -147,5 +149,5 @@ def verify_all(checks: Sequence[GateCheck], group: Group, observer: Observer) ->
             ranks = group.transports, group.device
             result = run_gate(strategy, *ranks, reference, observer, with_silent=True)
             silent = why_silent_differs(*group.largest(result.silent or (0.0,) * 4))
-        costly = why_not_cheapest(strategy, check.workload, group.size)
+        costly = why_not_cheapest(strategy, cut, group.size)
         yield Checked(wrong=result.why_wrong() or costly or silent, **result.figures)

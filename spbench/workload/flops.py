@@ -58,7 +58,8 @@ def parameters(workload: Workload) -> ParameterCount:
                 own += _score_parameters(sublayer, workload)
             replicated += sets * own
     shared = 3 * modulated(workload) * (hidden * hidden + hidden)
-    learned = [n for axis, n in workload.axes.items() if workload.position_of(axis) == "learned"]
+    axes = workload.coordinates.items()
+    learned = [n for axis, n in axes if workload.position_of(axis) == "learned"]
     final = norm + workload.out_channels * (hidden + 1)
     return ParameterCount(
         cuttable=sum(cut_parameters(workload, 1)),
@@ -151,7 +152,7 @@ def forward_flops(workload: Workload) -> int:
         for part in workload.parts
         for sublayer in part.block
     )
-    each = math.prod(workload.axes[axis] for axis in workload.conditioned_axes)
+    each = math.prod(workload.conditioned_axes.values())
     condition = 2 * workload.samples * each * hidden * 3 * modulated(workload) * hidden
     return total + condition + 2 * tokens * hidden * workload.out_channels
 

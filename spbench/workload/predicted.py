@@ -91,6 +91,8 @@ class Lane:
     why_not: str | None = None
     note: str = ""
     legs: tuple[Leg, ...] = ()
+    axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """The axes as the strategy cuts them, in tensor order, and which of the model's each is."""
     periods: tuple[int, ...] = ()
     """Blocks of each stack after which the layout repeats."""
     saves_last_switch: bool = False

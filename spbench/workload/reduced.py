@@ -7,28 +7,55 @@ They are tried from the least reduced on, and the first that fits is taken:
     longest axis    halved step by step
     head size       halved step by step, each time with the longest axis whole again, and short
                     side inputs
+    axes as one     those that are cut as one, to a few positions for each rank of all together
 
-What makes shards uneven stays: each axis keeps its remainder modulo the ranks, or modulo its
-2 x ranks chunks if causal, and the number of heads stays.
+What makes shards uneven stays: each axis, and with it the product of those that are one, keeps its
+remainder modulo the ranks, or modulo its 2 x ranks chunks if causal, and the number of heads stays.
+At last only the product of those keeps it.
 """
 
+import math
 from collections.abc import Iterable, Iterator
+from itertools import product
 
 from pydantic import ValidationError
 
 from spbench.workload.block import Stack, Sublayer
+from spbench.workload.flattened import as_given, merged
 from spbench.workload.validate import MIN_HIDDEN
-from spbench.workload.workload import Workload
+from spbench.workload.workload import Grid, Workload
 
 BLOCKS = 3
 """A defect of the first block, of the last one, and of those in between."""
 LEAST_HEAD_DIM = 8
 SIDES = {"length": 7, "projection": 5, "pair_bias": 3}
 """Text tokens, projected lengths and channels of pairs where heads are smaller, too."""
+MOST_PLACES = 5
+"""Places that are tried along each but the longest of axes that are one."""
 
 
 def reductions(work: Workload, ranks: int) -> Iterator[Workload]:
-    """Reduced workloads from the least reduced to the smallest; each ``name`` says what is left."""
+    """Reduced workloads from the least reduced to the smallest; each ``name`` says what is left.
+
+    Where axes of the model are one, they are reduced as they are, and are one again.
+    """
+    groups = [tuple(grid) for axis in work.axes if len(grid := work.grid(axis)) > 1]
+    given = as_given(work)
+    for reduced in _reductions(given, ranks):
+        yield merged(reduced, groups)
+    least: dict[str, int] = {}
+    for group in groups:
+        least |= _least_grid(
+            {axis: given.axes[axis] for axis in group}, _parts(given, group[0], ranks)
+        )
+    axes = {axis: least.get(axis, n) for axis, n in as_given(reduced).axes.items()}
+    if math.prod(axes.values()) < reduced.tokens:
+        smallest = as_given(reduced).model_copy(update={"axes": axes})
+        yield merged(_named(given, smallest), groups)
+
+
+def _reductions(work: Workload, ranks: int) -> Iterator[Workload]:
+    """Those that keep of each axis what makes its own shards uneven."""
     shallow = work.with_depths([min(BLOCKS, part.depth) for part in work.parts])
     yield _named(work, shallow)
     short = {axis: _shortest(work, axis, ranks) for axis in work.axes}
@@ -63,6 +90,37 @@ def _shortest(work: Workload, axis: str, ranks: int) -> int:
 def _share(length: int, parts: int) -> int:
     """The least length that leaves each part some positions, and the longer ones as many more."""
     return min(length, 2 * parts + length % parts)
+
+
+def _least_grid(grid: Grid, parts: int) -> Grid:
+    """Lengths of axes that are one for the fewest positions, which leave ``parts`` as uneven; of
+    each axis at least two, so that each counts.
+
+    The longest one makes up for the others: 21 x 30 x 52 are 2 x 2 x 46 on 64 ranks, whose 184
+    positions have the remainder 56 of 32,760.
+    """
+    whole, longest = math.prod(grid.values()), max(grid, key=grid.__getitem__)
+    ranges = {axis: range(min(n, 2), min(n, MOST_PLACES) + 1) for axis, n in grid.items()}
+    del ranges[longest]
+    found, fewest = grid, whole
+    for places in product(*ranges.values()):
+        others = math.prod(places)
+        n = _least_factor(others, whole % parts, parts, _share(whole, parts))
+        if n is not None and 2 <= n <= grid[longest] and n * others < fewest:
+            shorter = dict(zip(ranges, places, strict=True)) | {longest: n}
+            found, fewest = {axis: shorter[axis] for axis in grid}, n * others
+    return found
+
+
+def _least_factor(others: int, remainder: int, parts: int, least: int) -> int | None:
+    """The least n for which ``others`` x n leaves this remainder of ``parts`` and is as large as
+    ``least``; None: for no n."""
+    common = math.gcd(others, parts)
+    if remainder % common:
+        return None
+    step = parts // common
+    first = remainder // common * pow(others // common, -1, step) % step
+    return first + max(0, -(-(least - others * first) // (others * step))) * step
 
 
 def _lengths(work: Workload, axis: str, ranks: int) -> Iterator[int]:

@@ -5,9 +5,10 @@ dimensions differ only in this data. It knows no ranks, strategies or devices.
 """
 
 import math
+from collections.abc import Mapping
 from typing import Self
 
-from pydantic import model_validator
+from pydantic import PrivateAttr, model_validator
 
 from spbench.workload.block import Attention, CrossAttention, Mlp
 from spbench.workload.fields import WorkloadFields
@@ -16,10 +17,16 @@ from spbench.workload.validate import check
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 OUT_RATIO = 36  # hidden over output channels: 1152 over 32 in the DiT family
 MIN_OUT_CHANNELS = 8
+Grid = dict[str, int]
+"""Axes of the model and their lengths, in tensor order: the positions of one axis of a tensor."""
 
 
 class Workload(WorkloadFields):
     """A transformer and how it is run, and the sizes that follow from its fields."""
+
+    _grids: dict[str, Grid] = PrivateAttr(default_factory=dict)
+    """The axes of the model that are one here, by its name (``flattened.py``). No field: what is
+    written or read has the axes of the model."""
 
     @model_validator(mode="after")
     def _fits_together(self) -> Self:
@@ -100,9 +107,12 @@ class Workload(WorkloadFields):
         return self.key_heads * self.head_bytes
 
     @property
-    def conditioned_axes(self) -> tuple[str, ...]:
-        """Axes of which each position has a vector of the condition; none: a sample has one."""
-        return {"per_time": ("time",), "per_token": tuple(self.axes)}.get(self.modulation, ())
+    def conditioned_axes(self) -> Grid:
+        """Axes of which each position has a vector of the condition, and their lengths; none: a
+        sample has one."""
+        if self.modulation == "per_time":
+            return {axis: n for axis, n in self.coordinates.items() if axis == "time"}
+        return dict(self.axes) if self.modulation == "per_token" else {}
 
     @property
     def pairs(self) -> dict[str, int]:
@@ -120,6 +130,29 @@ class Workload(WorkloadFields):
         """Heads of a cross-attention and their size: the workload's, or ``hidden`` over its own."""
         return (cross.heads, self.hidden // cross.heads) if cross.heads else self.all_heads
 
+    def grid(self, axis: str) -> Grid:
+        """The axes of the model that ``axis`` is: itself, or several in a row."""
+        return self._grids.get(axis, {axis: self.axes[axis]})
+
+    @property
+    def coordinates(self) -> Grid:
+        """All axes of the model; ``axes`` but for those that are several as one."""
+        return {name: n for axis in self.axes for name, n in self.grid(axis).items()}
+
+    def home(self, coordinate: str) -> str:
+        """The axis that ``coordinate`` is, or, where that is one of the model, is part of."""
+        if coordinate in self.axes:
+            return coordinate
+        homes = [axis for axis in self.axes for _ in self.grid(axis)]
+        return homes[list(self.coordinates).index(coordinate)]
+
+    def on_grids(self, grids: Mapping[str, Grid]) -> Self:
+        """This workload on axes that are these of the model; its attentions name them already."""
+        lengths = {axis: math.prod(grid.values()) for axis, grid in grids.items()}
+        on = self.model_copy(update={"axes": lengths})
+        on._grids = {axis: grid for axis, grid in grids.items() if len(grid) > 1}
+        return on
+
     def dim(self, axis: str) -> int:
         """The tensor position of an axis in (batch, *axes, hidden)."""
         return 1 + list(self.axes).index(axis)
@@ -133,15 +166,17 @@ class Workload(WorkloadFields):
         return math.prod(self.axes[axis] for axis in attention.axes) + self.text
 
     def position_of(self, axis: str) -> str:
-        """Kind of positions of ``axis``: none, rotary or learned."""
+        """Kind of positions of ``axis``, one of the model: none, rotary or learned."""
         if isinstance(self.positions, dict):
             return self.positions.get(axis, "none")
         return self.positions
 
     def rotary_axes(self, attention: Attention) -> tuple[str, ...]:
-        """The attended axes that turn queries and keys, in tensor order."""
-        rotary = [axis for axis in self.axes if self.position_of(axis) == "rotary"]
-        return tuple(axis for axis in rotary if axis in attention.axes)
+        """The axes of the model that turn queries and keys where it attends, in tensor order."""
+        attended = [
+            name for axis in self.axes if axis in attention.axes for name in self.grid(axis)
+        ]
+        return tuple(name for name in attended if self.position_of(name) == "rotary")
 
     def is_causal(self, axis: str) -> bool:
         """Whether some attention along ``axis`` is causal."""

@@ -82,9 +82,10 @@ EACH_RANKS = [(1, 2, 3, 8)] if ALL_RANKS else [(3,), (), (8,), ()]
 def test_lanes_add_up(name: str, ranks: int) -> None:
     """Legs add up to the forward bytes of the traffic, to the byte; a step has all its phases."""
     for strategy in VARIANTS:
-        work, loaded = find(name), load(strategy)
-        (drawn,) = lanes(work, [strategy], ranks)
-        assert drawn.why_not == loaded.why_not(work, ranks)
+        given, loaded = find(name), load(strategy)
+        (drawn,) = lanes(given, [strategy], ranks)
+        assert drawn.why_not == loaded.declines(given, ranks)
+        work = loaded.flattened(given)
         if drawn.why_not is None:
             traffic = loaded.traffic(work, ranks)
             busiest = max(
@@ -198,8 +199,11 @@ def test_one_axis_and_joint_attention() -> None:
     assert f"  declines: {why_not}" in one
     assert not any(line.startswith("dsp ") for line in one)
     joint = "block=[{attention: [level, lat, lon]}, {mlp: 4}]"
-    rows = of("ulysses", lines(pictured("axial-weather", 8, ["ulysses"], joint)))[1:4]
-    assert sorted(row.split()[1][0] for row in rows) == ["░", "░", "▓"]
+    row = of("ulysses", lines(pictured("axial-weather", 8, ["ulysses"], joint)))[1]
+    assert row.startswith("  level x lat x lon   ▓▓▓")
+    by_name = "ulysses:shard-axis=lon"
+    rows = of(by_name, lines(pictured("axial-weather", 8, [by_name], joint)))[1:4]
+    assert [row.split()[1][0] for row in rows] == ["░", "░", "▓"]
 
 
 def test_a_note_stands_under_its_lane() -> None:

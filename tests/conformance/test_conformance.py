@@ -78,7 +78,7 @@ def test_equals_one_device_on_every_shape(strategy: str, ranks: int) -> None:
     """In float64: output, all gradients below 1e-9, bytes exact; or declined in a sentence."""
     for shape in in_turn(strategy):
         work = with_settings(shallow(shape, *ONE_BLOCK), ["dtype=float64"])
-        if why := load(strategy).why_not(work, ranks):
+        if why := load(strategy).declines(work, ranks):
             assert len(why.split()) > 8, why
             continue
         outcomes = prove(work, load(strategy), ranks)
@@ -129,7 +129,7 @@ def test_a_gradient_of_nothing_but_rounding(strategy: str, dtype: str) -> None:
 def test_pairs_fewer_than_ranks(strategy: str) -> None:
     """A pair tensor of 3 rows on 4 ranks: one rank holds none of it, and results are right."""
     work = with_settings(find("pair-bias", "verify"), ["axes={row: 9, column: 3}", "dtype=float64"])
-    if not load(strategy).why_not(work, 4):
+    if not load(strategy).declines(work, 4):
         assert not why_wrong(prove(work, load(strategy), 4))
 
 
@@ -146,7 +146,7 @@ def test_text_beside_uneven_axes(strategy: str, ranks: int) -> None:
     for checkpointing, norm in forms if ALL else [forms[at % 2]]:
         settings = [f"checkpointing={checkpointing}", f"norm={norm}", *more]
         work = with_settings(find("streams", "verify"), settings)
-        if not load(strategy).why_not(work, ranks):
+        if not load(strategy).declines(work, ranks):
             assert not why_wrong(prove(work, load(strategy), ranks))
 
 
@@ -166,7 +166,7 @@ def test_sharp_logits(strategy: str) -> None:
     """Scores that differ by hundreds: float32 stays below its tolerance."""
     for name, ranks in (("attention-only", 3), ("causal-only", 2)):
         work = find(name, "verify")
-        if not load(strategy).why_not(work, ranks):
+        if not load(strategy).declines(work, ranks):
             assert not why_wrong(prove(work, load(strategy), ranks, sharpness=8.0)), name
 
 
@@ -176,7 +176,7 @@ def test_other_dtypes(strategy: str, dtype: str) -> None:
     """Each dtype passes against its own tolerance, whatever the seed."""
     for name in IN_LOW_PRECISION.get(dtype, ("axes-2d-uneven",)):
         work = with_settings(shallow(find(name, "verify")), [f"dtype={dtype}"])
-        for seed in SEEDS if not load(strategy).why_not(work, 3) else ():
+        for seed in SEEDS if not load(strategy).declines(work, 3) else ():
             assert not why_wrong(prove(work, load(strategy), 3, seed=seed)), (name, seed)
 
 
@@ -202,14 +202,14 @@ def test_declines_instead_of_failing(strategy: str) -> None:
     """``why_not`` is a sentence with a value that works, and None only where the strategy runs."""
     work = find("axes-2d-uneven", "verify")  # time 5, space 13, 5 heads
     for ranks in (1, 2, 5, 6, 7, 13, 14, 100):
-        why = load(strategy).why_not(work, ranks)
+        why = load(strategy).declines(work, ranks)
         if why is None:
             assert len(load(strategy).layout(work, ranks)) == len(work.stack)
             assert min(work.axes[axis] for axis in load(strategy).layout(work, ranks)) >= ranks
         else:
             assert "use 1 to " in why
             most = int(why.split("use 1 to ")[1].split()[0])
-            assert load(strategy).why_not(work, most) is None
+            assert load(strategy).declines(work, most) is None
 
 
 @pytest.mark.parametrize("strategy", by_day())

@@ -112,10 +112,10 @@ def test_right_or_declined(strategy: str, work: Workload | None, ranks: int, axi
     if axis in work.axes and hasattr(load(strategy), "shard_axis"):
         strategy = f"{strategy}:shard-axis={axis}"
     chosen = load(strategy)
-    if why := chosen.why_not(work, ranks):
+    if why := chosen.declines(work, ranks):
         assert len(why.split()) > 8
         return
-    reduced = reductions(work, ranks)
+    reduced = reductions(chosen.flattened(work), ranks)
     assert [why for each in reduced if (why := chosen.why_not(each, ranks))] == []
     outcomes = prove(work, chosen, ranks)
     assert not why_wrong(outcomes)

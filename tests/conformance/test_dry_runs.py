@@ -89,7 +89,7 @@ def test_a_dry_run_is_the_work_of_a_real_step(strategy: str) -> None:
     """The same products and attentions, as often, and the same bytes by phase, operation and axis;
     of every rank, and of a bias, too, which a CPU's attention has no one kernel for."""
     for shape in SHAPES:
-        if load(strategy).why_not(shape, RANKS):
+        if load(strategy).declines(shape, RANKS):
             continue
         real = real_step(shape, strategy)
         for rank in range(RANKS) if ALL else (RANKS - 1,):

@@ -42,7 +42,7 @@ def test_each_exchange_equals_one_device(across: str, ranks: int) -> None:
     at = RANKS.index(ranks) + ["auto", *EXCHANGES].index(across)
     for shape in SHAPES if ALL else [SHAPES[at % len(SHAPES)]]:
         dsp = load(f"dsp:across={across}")
-        if why := dsp.why_not(shape, ranks):
+        if why := dsp.declines(shape, ranks):
             assert across != "auto" and len(why.split()) > 8
             continue
         outcomes = prove(shape, dsp, ranks)

@@ -20,7 +20,8 @@ MOST_KEPT = 200
 def prove(
     workload: Workload, strategy: Strategy, ranks: int, *, seed: int = 0, sharpness: float = 1.0
 ) -> list[GateResult]:
-    """Every rank's gate result."""
+    """Every rank's gate result, with the axes cut as the strategy cuts them."""
+    workload = strategy.flattened(workload)
     second = ThreadRendezvous(ranks)
     reference = _reference(workload, seed, sharpness)
 
@@ -40,7 +41,7 @@ def why_wrong(results: list[GateResult]) -> str:
 
 def _reference(workload: Workload, seed: int, sharpness: float) -> Reference:
     """The same for every strategy and number of ranks."""
-    key = (workload.model_dump_json(), seed, sharpness)
+    key = (f"{workload.model_dump_json()} {workload.coordinates}", seed, sharpness)
     if key not in KEPT:
         if len(KEPT) == MOST_KEPT:
             KEPT.clear()

@@ -7,7 +7,8 @@ axis, its row is shaded: a strategy that shards it there must communicate. DSP's
     space   ░░░░░░░░ ┗━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━┛
                 switch 12.2                           switch 11.4
 
-Text tokens that are attended have a row too: they are cut under every sublayer.
+Axes that are only attended jointly are one row. Text tokens that are attended have a row too: they
+are cut under every sublayer.
 """
 
 from collections.abc import Iterator, Sequence
@@ -47,7 +48,7 @@ def lane_lines(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
     else:
         yield Text(lane.strategy, "bold")
         yield from folded(totals, frame.width)
-    for axis in picture.workload.axes:
+    for axis in lane.axes:
         yield _row(picture, lane, axis, frame)
     if picture.workload.text:
         yield _text_row(picture, lane, frame)
@@ -60,7 +61,7 @@ def lane_lines(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
 
 
 def _row(picture: Picture, lane: Lane, axis: str, frame: Frame) -> Text:
-    order = list(picture.workload.axes)
+    order, of_model = list(lane.axes), {*lane.axes[axis]}
     row, label = order.index(axis), axis if len(axis) <= LABEL else f"{axis[: LABEL - 1]}…"
     rows = [_rows_of(leg.axis, order) for leg in lane.legs[: frame.sublayers.stop + 1]]
     comes = frame.sublayers.start > 0 and row in rows[frame.sublayers.start - 1]
@@ -68,10 +69,11 @@ def _row(picture: Picture, lane: Lane, axis: str, frame: Frame) -> Text:
     for i in frame.sublayers:
         empty = "━" if row in rows[i] else " "
         shade = "▓" if row in rows[i] else "░"
-        line += (shade if axis in picture.stack[i].attended else empty) * (frame.cell - 3) + empty
+        is_attended = not of_model.isdisjoint(picture.stack[i].attended)
+        line += (shade if is_attended else empty) * (frame.cell - 3) + empty
         if i + 1 < len(rows):
             line += _joint(row, rows[i], rows[i + 1]) + ("━" if row in rows[i + 1] else " ")
-    return Text(line.rstrip(), picture.colour(axis))
+    return Text(line.rstrip(), picture.colour(lane.axes[axis][0]))
 
 
 def _text_row(picture: Picture, lane: Lane, frame: Frame) -> Text:

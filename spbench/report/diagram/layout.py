@@ -21,8 +21,8 @@ from spbench.workload.workload import Workload
 MOST_BLOCKS = 2
 NARROWEST, WIDEST = 11, 25
 """Columns of a sublayer; 'all-to-all' and a space fit."""
-LABEL = 14
-"""Columns of an axis's name; longer names are cut."""
+LABEL = 21
+"""Columns of an axis's name, as of 'time x height x width'; longer names are cut."""
 COLOURS = ("cyan", "magenta", "yellow", "green", "blue", "red")
 
 
@@ -98,7 +98,8 @@ class Picture:
         return [frame for every in self.drawn for frame in self._frames(every, width)]
 
     def _frames(self, every: range, width: int) -> list[Frame]:
-        margin = 5 + min(LABEL, max(map(len, self.workload.axes)))
+        drawn = [axis for lane in self.lanes for axis in lane.axes] or [*self.workload.axes]
+        margin = 5 + min(LABEL, max(map(len, drawn)))
         fit = max(1, (width - margin) // NARROWEST)
         size = -(-len(every) // -(-len(every) // fit))
         cell = min(WIDEST, (width - margin) // size)
