@@ -10,8 +10,8 @@ from spbench.layers.head_parallel import traffic_by_heads
 from spbench.layers.head_shares import all_heads, share_heads
 from spbench.workload.block import Attention
 from spbench.workload.mesh import Members, Mesh
-from spbench.workload.sharding import Sizes, shard_sizes
-from spbench.workload.traffic import Traffic, along, along_held, waited_bytes
+from spbench.workload.sharding import Sizes
+from spbench.workload.traffic import Traffic, along, along_held
 from spbench.workload.workload import Workload
 
 HEADS = "heads"
@@ -61,27 +61,6 @@ def traffic_across(
         return of_heads(*heads_of(members[0] % size))
 
     return along("+".join(others), mesh.groups(*others), of_place)
-
-
-def first_cost(
-    attention: Attention,
-    workload: Workload,
-    axis: str,
-    held: Sizes,
-    size: int,
-    across: Across,
-    pads: bool = False,
-) -> float:
-    """What the first of these ranks sends, by how many more heads it has than the mean of them.
-
-    No other sends more if all shards are even. ``held``: what each group of ``size`` ranks holds.
-    """
-    heads, workload = workload.heads, all_heads(workload, size, pads)
-    shares = share_heads(workload.heads, workload.key_heads, size)
-    inside = traffic_by_heads(attention, workload, axis, shard_sizes(held[0], size))
-    first = with_heads(workload, shares.queries[0], shares.matched_size(0))
-    sent = sum(waited_bytes(way) for way in (*inside, *across(attention, first, axis)))
-    return sent * (shares.queries[0] * size / heads)
 
 
 def with_heads(workload: Workload, heads: int, key_heads: int) -> Workload:
