@@ -21,8 +21,8 @@ from spbench.workload.mesh import NO_MESH, CaseMesh
 from spbench.workload.workload import Workload
 
 SHARPNESS = 8.0
-"""Multiplies q and k: rows of scores then span more than four hundred, which a careless softmax
-or log-sum-exp merge does not survive."""
+"""Multiplies q and k: rows of scores then span more than four hundred, and lie up to a thousand
+below zero or above, which a careless softmax or log-sum-exp merge does not survive."""
 SHARP_DTYPES = ("float64", "float32")
 """In 16 bits one device does not survive sharp scores either."""
 FAILED = "FAILED"
