@@ -40,6 +40,7 @@ from spbench.workload.workload import DTYPE_BYTES, Workload
 class Attention2D(FixedAxis):
     """With ``rows`` of ranks; by default as square as can be, with no more rows than columns."""
 
+    forms: ClassVar[tuple[str, ...]] = ("rows=2",)
     zigzag: ClassVar[bool] = True
     queries_stay: ClassVar[bool] = True
     rows: str = AUTO

@@ -38,6 +38,8 @@ Layout = tuple[str, ...]  # the axis that each sublayer of the whole stack shard
 class Strategy(ABC):
     """One way to share a sequence, as frozen data: fields are options (``rsa:reduce-scatter``)."""
 
+    forms: ClassVar[tuple[str, ...]] = ()
+    """Options that people run it with, as they are written (``tp=2``): ``verify`` proves each."""
     cuts_weights: ClassVar[bool] = False
     """Whether projections are cut over groups of the mesh's last axis, which sum no gradients."""
     holds_whole: ClassVar[bool] = False  # whether each rank of such a group holds all that it has

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 from operator import itemgetter
-from typing import final
+from typing import ClassVar, final
 
 from torch import Tensor
 
@@ -51,6 +51,7 @@ class DSP(Strategy):
     once, one within groups of so many ranks: by default where one is not enough.
     """
 
+    forms: ClassVar[tuple[str, ...]] = ("inner=2",)
     across: str = AUTO
     inner: str = AUTO
 

@@ -11,7 +11,7 @@ Each of these four tensors sends f M / N; k and v less where they have fewer hea
 """
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from torch import Tensor
 
@@ -32,6 +32,7 @@ class Ulysses(FixedAxis):
     """With ``every_attention`` it communicates in every attention, as a paper's baseline did;
     ``padded``: heads that do not divide are padded, where otherwise ranks have unequal numbers."""
 
+    forms: ClassVar[tuple[str, ...]] = ("every-attention", "padded")
     every_attention: bool = False
     padded: bool = False
 

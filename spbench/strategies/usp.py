@@ -9,7 +9,7 @@ Across groups, ranks with the same heads attend as in a ring, a K/V gather or At
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from typing import cast, final
+from typing import ClassVar, cast, final
 
 from torch import Tensor
 
@@ -34,6 +34,7 @@ from spbench.workload.workload import Workload
 class USP(FixedAxis):
     """Groups of ``ulysses`` ranks, by default for the fewest bytes; ``padded``: of equal heads."""
 
+    forms: ClassVar[tuple[str, ...]] = ("ulysses=2", "padded")
     ulysses: str = AUTO
     across: str = ACROSS[0]
     rows: str = AUTO
