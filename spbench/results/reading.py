@@ -157,11 +157,11 @@ def _with_kinds(frame: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def _without_repeats(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """The rows without those that are exactly as a row above them."""
+    """The rows without those that are exactly as a row below them: the last of a launch counts."""
     names = ["run_id", "case", "launch", "started_utc"]
     if are_distinct(*(frame[name] for name in names)):
         return frame  # nearly always, and much faster
-    return frame.drop_duplicates(ignore_index=True)
+    return frame.drop_duplicates(keep="last", ignore_index=True)
 
 
 def _left_out_remark(path: Path, left_out: Mapping[str, Sequence[int]]) -> Iterable[str]:
