@@ -157,11 +157,19 @@ def _with_kinds(frame: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def _without_repeats(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """The rows without those that are exactly as a row below them: the last of a launch counts."""
+    """The rows without those that are exactly as the one above them of the same launch. As one
+    further above they may be: a row may be taken back, and be written once more."""
     names = ["run_id", "case", "launch", "started_utc"]
     if are_distinct(*(frame[name] for name in names)):
         return frame  # nearly always, and much faster
-    return frame.drop_duplicates(keep="last", ignore_index=True)
+    place = pandas.Series(range(len(frame)), frame.index)
+    above = place.groupby([frame["case"], frame["launch"]]).shift().fillna(-1).astype(int)
+    again = frame.duplicated().to_numpy() & (above >= 0).to_numpy()
+    cells = frame.astype(object)
+    ours, theirs = cells[again].reset_index(drop=True), cells.iloc[above[again]]
+    is_same = (ours == theirs.reset_index(drop=True)) | (ours.isna() & theirs.isna().to_numpy())
+    again[again] = is_same.fillna(False).all(axis=1).to_numpy(bool)
+    return frame[~again].reset_index(drop=True)
 
 
 def _left_out_remark(path: Path, left_out: Mapping[str, Sequence[int]]) -> Iterable[str]:
