@@ -130,8 +130,8 @@ MEANINGS: Final = {
         "Largest relative difference of a full-size step, on either inputs, from `agreed_with`."
     ),
     "agreed_with": (
-        "What the whole workload's step was compared with: `one device`, or the run's first "
-        "launch, as `dsp on 2 ranks`; blank: nothing yet."
+        "What the whole workload's step was compared with: `one device`, or another "
+        "case of the run, as `dsp on 2 ranks`; blank: nothing yet."
     ),
     "variables": (
         "Variables of CUDA, NCCL, torch and OpenMP as ranks had them, `NAME@rank1=value` where "

@@ -13,14 +13,14 @@ from spbench.launch.launcher import Deadlines
 from spbench.report.live_line import loading_torch
 from spbench.report.tables import print_json, show_verdicts
 from spbench.results.sample import VerifyResult
-from spbench.strategies.registry import load
+from spbench.strategies.registry import forms_of, load
 from spbench.sweep.devices import choose_device
 from spbench.sweep.verification import checks_for, verify
 from spbench.text import GIVE_OTHERS
 from spbench.worker.fault_injection import refuse_fault
 from spbench.workload.catalogue import SMALL, find, with_settings
 from spbench.workload.config_names import names
-from spbench.workload.mesh import CaseMesh
+from spbench.workload.mesh import NO_MESH, CaseMesh
 from spbench.workload.workload import Workload
 
 DTYPES = ("float64", "float32", "bfloat16", "float16")
@@ -65,7 +65,8 @@ def command(
     Errors are relative. Tolerances: 1e-9 in float64, 1e-4 in float32; in 16 bits, and in float32
     where rows of scores are sharp, four times the error that one device makes itself; 16 bits are
     proved in float32 as well. Bytes sent must equal the prediction exactly, and no layout may be
-    cheaper. A workload that is too large for one device is compared as a reduced workload.
+    cheaper. A workload that is too large for one device is compared as a reduced workload. With
+    'all' on the built-in shapes each strategy is proved with the options that people run, too.
     """
     refuse_fault("verify")
     chosen = options.strategies_of(strategies)
@@ -73,11 +74,16 @@ def command(
     shapes = [with_settings(shape, [f"dtype={dtype}"]) for shape in shapes]
     on = choose_device(device)
     ranks = parse_ranks(gpus, on)
+    is_everything = options.asks_for_all(strategies) and not workloads
     with loading_torch():
         for strategy in chosen:
             load(strategy)  # raises Failure for an option that it does not have
+        plain = [name for name in chosen if ":" not in name]
+        forms = forms_of(plain) if is_everything else []
+    if is_everything and meshes == (NO_MESH,):
+        meshes = ()  # those that the branches of each shape have
     deadlines = Deadlines(launch_s=timeout, hang_s=hang_after)
-    results = verify(checks_for(chosen, shapes, meshes), ranks, on, deadlines)
+    results = verify(checks_for(chosen, shapes, meshes, forms), ranks, on, deadlines)
     return DONE if results is None else _show(results, as_json=as_json)
 
 

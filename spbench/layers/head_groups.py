@@ -10,8 +10,8 @@ from spbench.layers.head_parallel import traffic_by_heads
 from spbench.layers.head_shares import all_heads, share_heads
 from spbench.workload.block import Attention
 from spbench.workload.mesh import Members, Mesh
-from spbench.workload.sharding import Sizes, shard_sizes
-from spbench.workload.traffic import Traffic, along, along_held, waited_bytes
+from spbench.workload.sharding import Sizes
+from spbench.workload.traffic import Traffic, along, along_held
 from spbench.workload.workload import Workload
 
 HEADS = "heads"
@@ -61,27 +61,6 @@ def traffic_across(
         return of_heads(*heads_of(members[0] % size))
 
     return along("+".join(others), mesh.groups(*others), of_place)
-
-
-def first_cost(
-    attention: Attention,
-    workload: Workload,
-    axis: str,
-    held: Sizes,
-    size: int,
-    across: Across,
-    pads: bool = False,
-) -> float:
-    """What the first of these ranks sends, by how many more heads it has than the mean of them.
-
-    No other sends more if all shards are even. ``held``: what each group of ``size`` ranks holds.
-    """
-    first = of_first(workload, size, pads)
-    inside = traffic_by_heads(
-        attention, all_heads(workload, size, pads), axis, shard_sizes(held[0], size)
-    )
-    sent = sum(waited_bytes(way) for way in (*inside, *across(attention, first, axis)))
-    return sent * (first.heads * size / workload.heads)
 
 
 def of_first(workload: Workload, size: int, pads: bool = False) -> Workload:

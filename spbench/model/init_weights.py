@@ -12,6 +12,9 @@ from torch import Tensor, nn
 from spbench.layers.linear import part_of
 
 CPU = torch.device("cpu")
+ROW_SHIFT = 40.0
+"""Further factor on the biases of sharp keys. One number that all keys have in common leaves a
+softmax as it is and moves its log-sum-exp: by several hundred, to either side of zero."""
 
 
 def named_tensor(
@@ -26,12 +29,15 @@ def named_tensor(
 
 
 @torch.no_grad()
-def load_weights(model: nn.Module, rank: int, seed: int, sharpness: float = 1.0) -> None:
+def load_weights(
+    model: nn.Module, rank: int, seed: int, sharpness: float = 1.0, key_heads: int = 0
+) -> None:
     """Sets weights at the usual scale, biases and tables small but not zero, norms near one.
 
     They are made on the device of each. ``sharpness`` multiplies the projections to q, k and v: at
-    8 and more, rows of scores differ by hundreds, which a careless softmax or merge does not
-    survive.
+    8 and more, rows of scores differ by hundreds, and all scores of a row are hundreds below zero
+    or above, which a careless softmax, log-sum-exp or merge does not survive. ``key_heads``: of the
+    self-attentions, whose heads are those of queries, of keys and of values, one after another.
     """
     for name, parameter in model.named_parameters():
         part = part_of(parameter)
@@ -42,6 +48,8 @@ def load_weights(model: nn.Module, rank: int, seed: int, sharpness: float = 1.0)
         whole = named_tensor(name, tuple(shape), seed, parameter.device).mul_(scale).add_(mean)
         if ".qkv" in name or ".kv." in name or ".q." in name:
             whole *= sharpness
+            if sharpness > 1.0 and name.endswith(".qkv.bias"):
+                whole[-2 * key_heads : -key_heads] *= ROW_SHIFT
         if part is not None:
             whole = torch.cat([whole.narrow(part.dim, *run) for run in part.runs[rank]], part.dim)
         parameter.copy_(whole)

@@ -98,6 +98,9 @@ def _work(few: FewBlocks, run: DryRun, base: DryStep, with_memory: bool) -> Work
     else:
         step, weights = run(few.reduced, with_memory=with_memory), _weights(workload, run)
         total = _extrapolated(few, base, step, run)
+    predicted = _predicted(workload, run.strategy, run.ranks, run.rank)
+    if wrong := _why_not_predicted(_sent(total), predicted):
+        raise Failure(f"the dry run of rank {run.rank} {wrong}: one of the two is wrong")
     traced = _traced(workload, run.strategy, run.ranks, total, weights)
     if not with_memory:
         return traced
@@ -144,6 +147,16 @@ def _sent(total: Counted) -> Count:
 def _predicted(workload: Workload, strategy: Strategy, ranks: int, rank: int) -> Count:
     traffic = strategy.traffic(workload, ranks)
     return count([each for each in traffic if each.phase != "gradients"], rank)
+
+
+def _why_not_predicted(sent: Count, predicted: Count) -> str:
+    """Where a dry run and the strategy's own prediction differ by a byte or more, in words."""
+    for phase, op, axis in sorted(sent.keys() | predicted.keys()):
+        counted, told = (float(each.get((phase, op, axis), 0)) for each in (sent, predicted))
+        if abs(counted - told) >= 1:
+            where = f"{phase} over {axis}" if axis != ALL else phase
+            return f"sends {counted:,.0f} bytes by {op} in {where}, predicted {told:,.0f}"
+    return ""
 
 
 def _weights(workload: Workload, of: DryRun) -> list[nn.Parameter]:

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
+from spbench.errors import or_none
 from spbench.results.record import COLUMNS, REQUIRED
 
 DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs"}
@@ -126,6 +127,18 @@ def text_of(data: bytes) -> str:
     """The text of a file, with "\\n" at the ends of its lines."""
     text = data.decode("utf-8-sig", errors="replace").replace("\0", "")
     return text.replace("\r\n", "\n").replace("\r", "\n")
+
+
+def damage_of(data: bytes) -> str:
+    """What of a file would be lost if it were written anew, in words; blank: nothing."""
+    found = []
+    if b"\0" in data:
+        found.append("it holds null bytes")
+    if or_none(lambda: data.decode("utf-8-sig")) is None:
+        found.append("it holds bytes that are not UTF-8")
+    if data and not text_of(data).endswith("\n"):
+        found.append("its last line was cut short")
+    return ", and ".join(found)
 
 
 def ready_for_rows(text: str) -> tuple[str, tuple[str, ...]]:

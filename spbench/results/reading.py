@@ -13,9 +13,10 @@ import pandas
 
 from spbench.errors import ResultsError
 from spbench.results.cell_values import are_distinct, as_column, values_of
-from spbench.results.contradictions import contradictions
+from spbench.results.contradictions import contradict_their_case, contradictions
 from spbench.results.csv_lines import Lines, faults_of, lines_of, text_of
 from spbench.results.record import COLUMNS, DEFAULTS, Record
+from spbench.results.run_json import folder_of_run, read_run
 from spbench.text import counted
 
 OLDEST = {"schema_version": 1, "dp_size": 1}
@@ -47,7 +48,8 @@ def read_runs(path: str | Path) -> pandas.DataFrame:
         lines = lines_of(text_of(file.read_bytes()))
     except OSError as error:
         raise ResultsError(f"cannot read {file}: {error.strerror}") from None
-    every, left_out = _sound_rows(lines)
+    cases = read_run(folder_of_run(file)).get("cases", [])
+    every, left_out = _sound_rows(lines, cases)
     frame = _without_repeats(every)
     faults = faults_of(lines.columns).values()
     remarks = [
@@ -110,9 +112,12 @@ def _effort(frame: pandas.DataFrame) -> "pandas.Series[str]":
     return frame["effort"].where(frame["effort"] != "", "full")
 
 
-def _sound_rows(lines: Lines) -> tuple[pandas.DataFrame, dict[str, list[int]]]:
-    """The rows whose cells are valid and agree, and the numbers of the other lines by the reason. A
-    text that a column has many times, as most have, is converted once."""
+def _sound_rows(
+    lines: Lines, cases: Sequence[Mapping[str, Any]]
+) -> tuple[pandas.DataFrame, dict[str, list[int]]]:
+    """The rows whose cells are valid and agree, with those of ``cases`` too, and the numbers of the
+    other lines by the reason. A text that a column has many times, as most have, is converted
+    once."""
     cells = np.array([*lines.rows.values()], dtype=object)
     cells = cells.reshape(len(lines.rows), len(lines.columns))
     columns: dict[str, Any] = {}
@@ -129,7 +134,10 @@ def _sound_rows(lines: Lines) -> tuple[pandas.DataFrame, dict[str, list[int]]]:
         if any(faults):
             why = np.where(why == "", np.array(faults, dtype=object)[places], why)
     frame = _with_kinds(pandas.DataFrame(columns))
-    reasons = np.where(why == "", contradictions(frame), why).tolist()
+    why = np.where(why == "", contradictions(frame), why)
+    sound = frame[why == ""].reset_index(drop=True)
+    why[why == ""] = contradict_their_case(sound, cases)
+    reasons = why.tolist()
     left_out = {reason: list(numbers) for reason, numbers in lines.left_out.items()}
     for number, reason in zip(lines.rows, reasons, strict=True):
         if reason:
@@ -149,11 +157,19 @@ def _with_kinds(frame: pandas.DataFrame) -> pandas.DataFrame:
 
 
 def _without_repeats(frame: pandas.DataFrame) -> pandas.DataFrame:
-    """The rows without those that are exactly as a row above them."""
+    """The rows without those that are exactly as the one above them of the same launch. As one
+    further above they may be: a row may be taken back, and be written once more."""
     names = ["run_id", "case", "launch", "started_utc"]
     if are_distinct(*(frame[name] for name in names)):
         return frame  # nearly always, and much faster
-    return frame.drop_duplicates(ignore_index=True)
+    place = pandas.Series(range(len(frame)), frame.index)
+    above = place.groupby([frame["case"], frame["launch"]]).shift().fillna(-1).astype(int)
+    again = frame.duplicated().to_numpy() & (above >= 0).to_numpy()
+    cells = frame.astype(object)
+    ours, theirs = cells[again].reset_index(drop=True), cells.iloc[above[again]]
+    is_same = (ours == theirs.reset_index(drop=True)) | (ours.isna() & theirs.isna().to_numpy())
+    again[again] = is_same.fillna(False).all(axis=1).to_numpy(bool)
+    return frame[~again].reset_index(drop=True)
 
 
 def _left_out_remark(path: Path, left_out: Mapping[str, Sequence[int]]) -> Iterable[str]:

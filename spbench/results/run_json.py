@@ -39,6 +39,17 @@ def read_run(folder: Path) -> dict[str, Any]:
         return {}
 
 
+def is_damaged(folder: Path) -> bool:
+    """Whether there is a run.json of which something cannot be used."""
+    try:
+        facts = json.loads((folder / "run.json").read_text(encoding="utf-8"))
+    except OSError:
+        return False
+    except (ValueError, RecursionError):
+        return True
+    return bool(facts != read_run(folder))
+
+
 @lru_cache(maxsize=1)
 def _facts_of(text: str) -> dict[str, Any]:
     """The facts in a text, which a command asks for several times."""

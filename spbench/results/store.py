@@ -12,16 +12,19 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import asdict
+from datetime import UTC, datetime
+from itertools import count
 from pathlib import Path
 from typing import Any, Self
 
+import click
 from filelock import BaseFileLock
 
 from spbench.errors import CannotWriteError, writing
-from spbench.results.csv_lines import ready_for_rows, text_of
+from spbench.results.csv_lines import damage_of, ready_for_rows, text_of
 from spbench.results.lock import LOCK, taken
 from spbench.results.record import COLUMNS, Record
-from spbench.results.run_json import merged_cases, read_run
+from spbench.results.run_json import is_damaged, merged_cases, read_run
 from spbench.results.sample import Sample, write_atomically
 from spbench.results.variables import without_passwords
 
@@ -111,19 +114,25 @@ class Store:
         with writing(self.folder):
             if not path.exists():
                 return
-            text = text_of(path.read_bytes())
+            data = path.read_bytes()
+            text = text_of(data)
             try:
                 ready, self._columns = ready_for_rows(text)
             except ValueError as error:
                 raise CannotWriteError(
                     f"{path}: {error}; move it away, or use another --out"
                 ) from None
+            if damage := damage_of(data):
+                keep_damaged(path, damage)
             if ready != text:
                 write_atomically(path, ready)
 
     def write_run(self, facts: Mapping[str, Any]) -> None:
         """Writes run.json; the command lines of earlier invocations become its ``history``."""
         path = self.folder / "run.json"
+        if path.exists() and is_damaged(self.folder):
+            with writing(self.folder):
+                keep_damaged(path, "it is not what a run writes")
         earlier = read_run(self.folder)
         history = [*facts.get("history", []), *earlier.get("history", [])]
         history += [earlier["argv"]] if "argv" in earlier else []
@@ -132,6 +141,15 @@ class Store:
         text = without_passwords(json.dumps(merged, indent=2)) + "\n"
         with writing(self.folder):
             write_atomically(path, text)
+
+
+def keep_damaged(path: Path, damage: str) -> None:
+    """Keeps a file beside itself as it is, before it is written anew, and says so."""
+    stamp = f"{path.name}.damaged-{datetime.now(UTC):%Y%m%dT%H%M%SZ}"
+    names = (f"{stamp}-{number}" if number else stamp for number in count())
+    copy = next(copy for copy in map(path.with_name, names) if not copy.exists())
+    write_atomically(copy, path.read_bytes())
+    click.echo(f"{path}: {damage}; the file as it was is kept as {copy.name}", err=True)
 
 
 def _real(folder: Path) -> Path:

@@ -43,6 +43,7 @@ class Attention2D(FixedAxis):
     """With ``rows`` of ranks, by default for the fewest bytes: the fewer key heads there are, the
     more rows; of equals as square as can be."""
 
+    forms: ClassVar[tuple[str, ...]] = ("rows=2",)
     zigzag: ClassVar[bool] = True
     queries_stay: ClassVar[bool] = True
     rows: str = AUTO
@@ -55,6 +56,13 @@ class Attention2D(FixedAxis):
 
     def settled(self, workload: Workload, ranks: int) -> "Attention2D":
         return self if self.rows != AUTO else _cheapest(self, Known.of(workload), ranks)
+
+    def alternatives(self, workload: Workload, ranks: int) -> "list[Attention2D]":
+        """Each number of rows that divides the ranks."""
+        if self.rows != AUTO:
+            return []
+        sizes = (rows for rows in range(1, ranks + 1) if ranks % rows == 0)
+        return [replace(self, rows=str(rows)) for rows in sizes]
 
     def settled_rows(self, workload: Workload, ranks: int) -> str:
         return self.settled(workload, ranks).rows

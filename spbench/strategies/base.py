@@ -3,6 +3,8 @@
 flattened          the workload as it cuts it, which all other questions are asked with
 misfit, why_not    why it cannot run: a sentence with values that would work; or None
 settled, mesh      itself, with its choices written out; its groups of ranks, by default one of all
+alternatives       itself with each other option that it might have chosen; unevenness: what weighs
+others             strategies that exchange in its place
 layout, choices    which axis is sharded while each sublayer runs, and among which it chose
 shard, text_shard  which positions of that axis, and which text tokens, each rank holds
 notes              what it does on a workload beyond its usual idea
@@ -38,6 +40,8 @@ Layout = tuple[str, ...]  # the axis that each sublayer of the whole stack shard
 class Strategy(ABC):
     """One way to share a sequence, as frozen data: fields are options (``rsa:reduce-scatter``)."""
 
+    forms: ClassVar[tuple[str, ...]] = ()
+    """Options that people run it with, as they are written (``tp=2``): ``verify`` proves each."""
     cuts_weights: ClassVar[bool] = False
     """Whether projections are cut over groups of the mesh's last axis, which sum no gradients."""
     holds_whole: ClassVar[bool] = False  # whether each rank of such a group holds all that it has
@@ -71,6 +75,21 @@ class Strategy(ABC):
     def settled(self, workload: Workload, ranks: int) -> "Strategy":
         """The strategy with each option that it chooses by the workload's bytes written out."""
         return self
+
+    def alternatives(self, workload: Workload, ranks: int) -> "Sequence[Strategy]":
+        """All that ``settled`` chooses among, each written out; none: it chooses nothing.
+
+        Its choice sends the fewest bytes, weighed by ``unevenness``; ``plan_check.py`` holds that.
+        """
+        return ()
+
+    def unevenness(self, workload: Workload, ranks: int) -> float:
+        """The attention of the busiest rank over the mean of all, where options decide on it."""
+        return 1.0
+
+    def others(self, workload: Workload, ranks: int) -> "Sequence[tuple[Strategy, Workload, int]]":
+        """The strategies that exchange in its place, each with what it is asked about."""
+        return ()
 
     def in_a_group(self, workload: Workload, ranks: int) -> "tuple[Strategy, Workload, int]":
         """What ranks that share samples run: their strategy, their workload, their number."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from itertools import islice
 from operator import itemgetter
-from typing import final
+from typing import ClassVar, final
 
 from torch import Tensor
 
@@ -51,6 +51,7 @@ class DSP(Strategy):
     once, one within groups of so many ranks: by default where one is not enough.
     """
 
+    forms: ClassVar[tuple[str, ...]] = ("inner=2",)
     across: str = AUTO
     inner: str = AUTO
 
@@ -72,6 +73,20 @@ class DSP(Strategy):
         if AUTO not in (self.across, self.inner):
             return self
         return _cheapest(self, Known.of(workload), ranks) or self
+
+    def alternatives(self, workload: Workload, ranks: int) -> "list[DSP]":
+        """Each exchange where all axes are joined, in each size of inner groups that is allowed."""
+        if AUTO not in (self.across, self.inner):
+            return []
+        fit = switch_choices.fitting_settings(self.settings, workload, ranks)
+        each = (replace(self, **settings._asdict()) for settings in fit)
+        return [one for one in each if _plan(one, Known.of(workload), ranks) is not None]
+
+    def others(self, workload: Workload, ranks: int) -> list[tuple[Strategy, Workload, int]]:
+        joint = joint_alone(workload)
+        if joint is None:
+            return []
+        return [(exchange(self.settled(workload, ranks).across), joint, ranks)]
 
     def notes(self, workload: Workload, ranks: int) -> str:
         chosen = self.settled(workload, ranks).settings

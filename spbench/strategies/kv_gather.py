@@ -40,6 +40,7 @@ from spbench.workload.workload import Workload
 class KVGather(FixedAxis):
     """With ``keep_keys`` it saves the gathered K and V for backward: fewer bytes, more memory."""
 
+    forms: ClassVar[tuple[str, ...]] = ("keep-keys",)
     zigzag: ClassVar[bool] = True
     queries_stay: ClassVar[bool] = True
     keep_keys: bool = False

@@ -40,6 +40,7 @@ from spbench.workload.workload import Workload
 class MegatronSP(TensorGroups):
     """With ``keep_input`` it saves the gathered input for backward: fewer bytes, more memory."""
 
+    forms: ClassVar[tuple[str, ...]] = ("tp=2", "keep-input")
     keep_input: bool = False
     ends_in_transfer: ClassVar[bool] = True
 

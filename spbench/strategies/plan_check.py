@@ -2,9 +2,11 @@
 
 A planner's mistake leaves every number right, and bytes as predicted, since they are predicted from
 the layout that it chose. So the least is found in another way than a planner's: forward through the
-stack, from the transfers themselves.
+stack, from the transfers themselves. Options that a strategy chooses, as the size of its groups,
+are held against all other values, by the bytes of whole steps.
 """
 
+from dataclasses import fields
 from functools import cache
 from math import inf
 
@@ -19,8 +21,17 @@ ROUNDING = 1e-9
 
 
 def why_not_cheapest(strategy: Strategy, workload: Workload, ranks: int) -> str | None:
-    """A sentence with both numbers of bytes where a cheaper layout exists, or None."""
+    """A sentence with both numbers of bytes where a cheaper layout exists, or cheaper values of
+    options that ``strategy``, as it was asked for, chose itself; or None."""
     strategy, workload, ranks = strategy.in_a_group(workload, ranks)
+    chosen = strategy.settled(workload, ranks)
+    costly = _why_not_cheapest_layout(chosen, workload, ranks)
+    costly = costly or _why_not_cheapest_options(chosen, strategy, workload, ranks)
+    inside = (why_not_cheapest(*other) for other in strategy.others(workload, ranks))
+    return costly or next(filter(None, inside), None)
+
+
+def _why_not_cheapest_layout(strategy: Strategy, workload: Workload, ranks: int) -> str | None:
     sent = waited_bytes(strategy.traffic(workload, ranks))
     least = _least_bytes(strategy, workload, ranks)
     if least is None or sent <= least * (1 + ROUNDING):
@@ -28,6 +39,37 @@ def why_not_cheapest(strategy: Strategy, workload: Workload, ranks: int) -> str 
     return (
         f"the layout that ran sends {sent / least if least else inf:.2f} times the bytes of the "
         f"cheapest: {sent:,.0f} in a step, where {least:,.0f} are enough"
+    )
+
+
+def _why_not_cheapest_options(
+    chosen: Strategy, asked_for: Strategy, workload: Workload, ranks: int
+) -> str | None:
+    """Whether another way to write out what ``asked_for`` leaves open costs less."""
+    cost = _cost(chosen, workload, ranks)
+    for other in asked_for.alternatives(workload, ranks):
+        less = _cost(other, workload, ranks)
+        if cost > less * (1 + ROUNDING):
+            times = cost / less if less else inf
+            return (
+                f"{_apart(chosen, other)} was chosen, which costs {times:.2f} times as much as "
+                f"{_apart(other, chosen)}: {cost:,.0f} bytes in a step, where {less:,.0f} are "
+                "enough, weighed by how unevenly ranks attend"
+            )
+    return None
+
+
+def _cost(strategy: Strategy, workload: Workload, ranks: int) -> float:
+    sent = waited_bytes(strategy.traffic(workload, ranks))
+    return sent * strategy.unevenness(workload, ranks)
+
+
+def _apart(strategy: Strategy, other: Strategy) -> str:
+    """The options in which a strategy differs from another of its kind: ``ulysses=2``."""
+    return " ".join(
+        f"{field.name.replace('_', '-')}={getattr(strategy, field.name)}"
+        for field in fields(strategy)
+        if getattr(strategy, field.name) != getattr(other, field.name)
     )
 
 

@@ -91,6 +91,12 @@ def load(text: str) -> "Strategy":
     return kind(**options)
 
 
+def forms_of(names: Sequence[str]) -> list[str]:
+    """The strategies of these names with the options that each says people run it with. Imports
+    torch. Raises as ``load`` does."""
+    return [f"{name}:{form}" for name in names for form in load(name).forms]
+
+
 def in_mesh(text: str, mesh: "CaseMesh") -> "Strategy":
     """The strategy of a case: as ``load``, in groups of ranks where its mesh has several."""
     own = load(text)

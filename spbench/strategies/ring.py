@@ -41,6 +41,7 @@ from spbench.workload.workload import DTYPE_BYTES, Workload
 class Ring(FixedAxis):
     """With ``half_gradients`` gradients of 16-bit keys travel in 16 bits, rounded at each hop."""
 
+    forms: ClassVar[tuple[str, ...]] = ("half-gradients",)
     zigzag: ClassVar[bool] = True
     queries_stay: ClassVar[bool] = True
     half_gradients: bool = False

@@ -37,6 +37,7 @@ from spbench.workload.workload import Workload
 class RingSelfAttention(FixedAxis):
     """With ``reduce_scatter`` it sums dK and dV so that each rank gets only its own part."""
 
+    forms: ClassVar[tuple[str, ...]] = ("reduce-scatter",)
     keeps_scores: ClassVar[bool] = True
     zigzag: ClassVar[bool] = True
     reduce_scatter: bool = False

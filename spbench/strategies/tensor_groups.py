@@ -72,6 +72,9 @@ class TensorGroups(FixedAxis, ABC):
         heads = fewest * (workload.heads // workload.key_heads)
         return with_heads(workload, heads, fewest), ranks // int(self.tp)
 
+    def others(self, workload: Workload, ranks: int) -> list[tuple[Strategy, Workload, int]]:
+        return [] if self.tp == AUTO else [(self.other, *self._part(workload, ranks))]
+
     def _beside(self, workload: Workload, ranks: int) -> Strategy:
         """The strategy across groups, with what it chooses for that rank."""
         return self.other.settled(*self._part(workload, ranks))

@@ -12,7 +12,7 @@ goes to every rank that has queries of it: on more ranks than key heads as copie
 """
 
 from dataclasses import dataclass
-from typing import final
+from typing import ClassVar, final
 
 from torch import Tensor
 
@@ -33,6 +33,7 @@ class Ulysses(FixedAxis):
     """With ``every_attention`` it communicates in every attention, as a paper's baseline did;
     ``padded``: heads that do not divide are padded, where otherwise ranks have unequal numbers."""
 
+    forms: ClassVar[tuple[str, ...]] = ("every-attention", "padded")
     every_attention: bool = False
     padded: bool = False
 

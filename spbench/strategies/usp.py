@@ -9,21 +9,23 @@ Across groups, ranks with the same heads attend as in a ring, a K/V gather or At
 
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
-from typing import cast, final
+from typing import ClassVar, cast, final
 
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
-from spbench.layers.head_groups import HEADS, first_cost, of_first, traffic_in_groups
+from spbench.layers.head_groups import HEADS, of_first, traffic_in_groups
 from spbench.layers.head_parallel import attend_by_heads
+from spbench.layers.head_shares import all_heads, share_heads
 from spbench.strategies import refusals
+from spbench.strategies.base import Strategy
 from spbench.strategies.fixed_axis import AUTO, FixedAxis, Known, padding_in_words
 from spbench.strategies.registry import ACROSS, load
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard
-from spbench.workload.traffic import Traffic
+from spbench.workload.traffic import Traffic, waited_bytes
 from spbench.workload.workload import Workload
 
 
@@ -32,6 +34,7 @@ from spbench.workload.workload import Workload
 class USP(FixedAxis):
     """Groups of ``ulysses`` ranks, by default for the fewest bytes; ``padded``: of equal heads."""
 
+    forms: ClassVar[tuple[str, ...]] = ("ulysses=2", "padded")
     ulysses: str = AUTO
     across: str = ACROSS[0]
     rows: str = AUTO
@@ -67,9 +70,40 @@ class USP(FixedAxis):
         return {**(across if len(across) > 1 else {self.across: ranks // size}), HEADS: size}
 
     def settled(self, workload: Workload, ranks: int) -> "USP":
-        if AUTO not in (self.ulysses, self.rows):
+        if self.ulysses == AUTO:
+            return _cheapest(self, Known.of(workload), ranks)
+        return self._with_rows(workload, ranks)
+
+    def _with_rows(self, workload: Workload, ranks: int) -> "USP":
+        """With the rows that the strategy across groups has for the heads of a group's first rank,
+        which has the most."""
+        if self.rows != AUTO:
             return self
-        return _cheapest(self, Known.of(workload), ranks)
+        rows = self.other.settled_rows(*self._part(workload, ranks // int(self.ulysses)))
+        return self if rows == AUTO else replace(self, rows=rows)
+
+    def _part(self, workload: Workload, groups: int) -> tuple[Workload, int]:
+        """What the strategy across ``groups`` is asked about."""
+        return of_first(workload, int(self.ulysses), self.padded), groups
+
+    def alternatives(self, workload: Workload, ranks: int) -> "list[USP]":
+        """Groups of every size that it can run in, the largest first."""
+        if self.ulysses != AUTO:
+            return []
+        sizes = (size for size in range(ranks, 0, -1) if ranks % size == 0)
+        written_out = (replace(self, ulysses=str(size)) for size in sizes)
+        fit = (each for each in written_out if each.why_not(workload, ranks) is None)
+        return [each._with_rows(workload, ranks) for each in fit]
+
+    def unevenness(self, workload: Workload, ranks: int) -> float:
+        size = self._group_size(workload, ranks)
+        padded = all_heads(workload, size, self.padded)
+        most = share_heads(padded.heads, padded.key_heads, size).queries[0]
+        return most * size / workload.heads  # 5 heads on 2 ranks: 3 where the mean is 2.5
+
+    def others(self, workload: Workload, ranks: int) -> list[tuple[Strategy, Workload, int]]:
+        chosen = self.settled(workload, ranks)
+        return [(self.other, *chosen._part(workload, ranks // int(chosen.ulysses)))]
 
     def has_own_queries(self, workload: Workload, ranks: int) -> bool:
         return self._group_size(workload, ranks) < ranks
@@ -99,22 +133,6 @@ class USP(FixedAxis):
         across = partial(other.sublayer_traffic, ranks=ranks // mesh.size_of(HEADS))
         return traffic_in_groups(sublayer, workload, axis, held, mesh, across, self.padded)
 
-    def cost(self, size: int, workload: Workload, ranks: int) -> float:
-        """What attention in groups of ``size`` costs the first rank, in bytes; inf: it cannot."""
-        groups, fixed = ranks // size, replace(self, ulysses=str(size))
-        if fixed.why_not(workload, ranks) is not None:
-            return float("inf")
-        across = partial(self.other.sublayer_traffic, ranks=groups)
-        return min(
-            sum(
-                first_cost(each, workload, axis, held, size, across, self.padded)
-                for each in workload.attentions
-                if axis in each.axes
-            )
-            for axis in fixed.choices(workload.stack[0], workload, ranks)
-            for held in (self.other.held(workload, axis, groups),)
-        )
-
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
@@ -128,14 +146,11 @@ class USP(FixedAxis):
 
 @lru_cache(maxsize=100)
 def _cheapest(strategy: USP, known: Known, ranks: int) -> USP:
-    """With groups for the fewest bytes and even heads, of several such the largest; and with the
-    rows that the strategy across them has for the heads of a group's first rank."""
-    workload, size = known.workload, strategy.ulysses
-    if size == AUTO:
-        sizes = [size for size in range(ranks, 0, -1) if ranks % size == 0]
-        size = str(min(sizes, key=lambda size: strategy.cost(size, workload, ranks)))
-    rows = strategy.rows
-    if rows == AUTO:
-        part = of_first(workload, int(size), strategy.padded)
-        rows = strategy.other.settled_rows(part, ranks // int(size))
-    return replace(strategy, ulysses=size, rows=rows)
+    """With groups for the fewest bytes of a step, times the unevenness of heads; of several such
+    the largest groups. Heads that do not divide cost a rank more time than any link gives back."""
+
+    def cost(each: USP) -> float:
+        sent = waited_bytes(each.traffic(known.workload, ranks))
+        return sent * each.unevenness(known.workload, ranks)
+
+    return min(strategy.alternatives(known.workload, ranks), key=cost)

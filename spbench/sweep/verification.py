@@ -21,12 +21,14 @@ from spbench.workload.mesh import NO_MESH, CaseMesh
 from spbench.workload.workload import Workload
 
 SHARPNESS = 8.0
-"""Multiplies q and k: rows of scores then span more than four hundred, which a careless softmax
-or log-sum-exp merge does not survive."""
+"""Multiplies q and k: rows of scores then span more than four hundred, and lie up to a thousand
+below zero or above, which a careless softmax or log-sum-exp merge does not survive."""
 SHARP_DTYPES = ("float64", "float32")
 """In 16 bits one device does not survive sharp scores either."""
 FAILED = "FAILED"
 SHARP_SHAPES = ("attention-only", "causal-only")
+FORM_SHAPES = ("axes-2d-uneven", "causal", "few-key-heads", "streams", "deep", "guided")
+"""Uneven axes and heads, a mask, few keys, text beside, an optimizer, guidance."""
 
 
 class RanksFailedError(Failure):
@@ -38,19 +40,22 @@ class RanksFailedError(Failure):
 def checks_for(
     strategies: Sequence[str],
     workloads: Sequence[Workload],
-    meshes: Sequence[CaseMesh] = (NO_MESH,),
+    meshes: Sequence[CaseMesh] = (),
+    forms: Sequence[str] = (),
 ) -> list[GateCheck]:
     """Every strategy on every workload, the sharp shapes a second time with sharp logits.
 
-    Workload by workload, since all strategies are compared with the same answer.
+    Workload by workload, since all strategies are compared with the same answer. Without ``meshes``
+    branches of guidance are proved in groups of their own, too. ``forms``: strategies with options,
+    which a few shapes tell apart.
     """
     return [
         GateCheck(workload=work, strategy=strategy, mesh=mesh, sharpness=sharpness)
         for work in workloads
         for sharpness in (1.0, SHARPNESS)
         if sharpness == 1.0 or (work.name in SHARP_SHAPES and work.dtype in SHARP_DTYPES)
-        for mesh in meshes
-        for strategy in strategies
+        for mesh in meshes or dict.fromkeys((NO_MESH, CaseMesh(cfg=work.guidance)))
+        for strategy in (*strategies, *(forms if work.name in FORM_SHAPES else ()))
     ]
 
 

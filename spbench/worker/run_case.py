@@ -71,7 +71,8 @@ def _gate_and_measure(case: Case, strategy: Strategy, group: Group, observer: Ob
         "mesh": dict(strategy.mesh(case.workload, group.size)),
         **_predicted(case, strategy, group),
     }
-    wrong = result.why_wrong() or why_not_cheapest(strategy, case.workload, case.ranks)
+    asked_for = in_mesh(case.strategy, case.mesh)  # what it chose is held against all others
+    wrong = result.why_wrong() or why_not_cheapest(asked_for, case.workload, case.ranks)
     if any(group.largest([float(wrong is not None)])):
         reason = wrong or "another rank's result is wrong"
         failed_at_s = time.time() if wrong else None
@@ -149,5 +150,6 @@ def verify_all(checks: Sequence[GateCheck], group: Group, observer: Observer) ->
             ranks = group.transports, group.device
             result = run_gate(strategy, *ranks, reference, observer, with_silent=True)
             silent = why_silent_differs(*group.largest(result.silent or (0.0,) * 4))
-        costly = why_not_cheapest(strategy, cut, group.size)
+        asked_for = in_mesh(check.strategy, check.mesh)  # what it chose is held against all others
+        costly = why_not_cheapest(asked_for, cut, group.size)
         yield Checked(wrong=result.why_wrong() or costly or silent, **result.figures)

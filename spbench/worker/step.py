@@ -70,7 +70,7 @@ class Step:
         with device:
             model = model_of(part, own, self.comm).to(self.dtype)
         self.seed = seed
-        load_weights(model, self.comm.rank, seed, sharpness)
+        load_weights(model, self.comm.rank, seed, sharpness, workload.key_heads)
         self.model = model.requires_grad_(self.train)
         self.gradient_comm = Collectives(transports.gradients, mesh)
         over = partial(summed_over, mesh=mesh, holds_whole=own.holds_whole)

@@ -13,7 +13,7 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives, Pending
 from spbench.comm.transport import DONE
-from spbench.layers import blockwise
+from spbench.layers import attention_grid, blockwise
 from spbench.layers.blockwise import Part
 from spbench.layers.key_blocks import Tile
 from spbench.strategies import kv_gather, ring
@@ -130,6 +130,29 @@ def test_a_merge_that_overflows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(blockwise, "merge", overflowing)
     assert not caught("ring", 3, work)
     assert "nan" in caught("ring", 3, work, sharpness=8.0)
+
+
+@pytest.mark.parametrize("dtype", ["float64", "float32"])
+@pytest.mark.parametrize("strategy", [*BLOCKWISE, "attention-2d"])
+def test_a_log_sum_exp_that_begins_too_high(
+    monkeypatch: pytest.MonkeyPatch, strategy: str, dtype: str
+) -> None:
+    """Merging begins with nothing, at a log-sum-exp of -100 in place of minus infinity: right but
+    for rows whose scores are all below that."""
+
+    def begins(total: Part | None, part: Part, row: int = 0) -> Part:
+        if total is None:
+            nothing = torch.zeros_like(part.out, dtype=part.lse.dtype)
+            total = Part(nothing, torch.full_like(part.lse, -100.0))
+        total.lse.masked_fill_(total.lse.isneginf(), -100.0)  # as attention-2d begins
+        return RIGHT_MERGE(total, part, row)
+
+    work = shape("causal-only", dtype=dtype)
+    assert not caught(strategy, 2, work, sharpness=8.0)
+    for merging in (blockwise, attention_grid):
+        monkeypatch.setattr(merging, "merge", begins)
+    assert not caught(strategy, 2, work)
+    assert "differs from one device" in caught(strategy, 2, work, sharpness=8.0)
 
 
 @pytest.mark.parametrize("strategy", BLOCKWISE)

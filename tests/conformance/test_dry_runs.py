@@ -13,13 +13,15 @@ from helpers.variants import by_day
 
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.comm.transport import Transports
+from spbench.errors import Failure
 from spbench.layers.watching import WatchingMode
+from spbench.projection.depths import DryRun
 from spbench.projection.kernel_of import kernel_of
 from spbench.projection.trace import work
 from spbench.projection.work import Work
 from spbench.strategies.registry import load
 from spbench.worker.step import Step
-from spbench.workload.catalogue import find
+from spbench.workload.catalogue import find, with_settings
 from spbench.workload.config_names import names
 from spbench.workload.traffic import Count
 from spbench.workload.workload import Workload
@@ -82,6 +84,25 @@ def sent(traced: Work) -> Count:
         kind = each.phase, each.op, each.axis
         total[kind] = total.get(kind, Fraction(0)) + times * each.sent_bytes
     return total
+
+
+@pytest.mark.parametrize("depth", [2, 9])
+@pytest.mark.parametrize("strategy", ["ulysses", "ring", "megatron-sp"])
+def test_a_dry_run_without_what_recomputation_sends(
+    monkeypatch: pytest.MonkeyPatch, strategy: str, depth: int
+) -> None:
+    """Forward is sent again in backward where blocks are recomputed: a dry run is held against the
+    prediction, whether all blocks run in it or few."""
+    shape = with_settings(find("checkpointed", "verify"), [f"depth={depth}"])
+    assert work(shape, load(strategy), RANKS, 0, device="cpu").messages
+    right = DryRun.__call__
+
+    def forgetful(self: DryRun, workload: Workload, **how: Any) -> Any:
+        return right(self, workload.model_copy(update={"checkpointing": "none"}), **how)
+
+    monkeypatch.setattr(DryRun, "__call__", forgetful)
+    with pytest.raises(Failure, match=r"^the dry run of rank 0 sends .* in backward, predicted "):
+        work(shape, load(strategy), RANKS, 0, device="cpu")
 
 
 @pytest.mark.parametrize("strategy", by_day())

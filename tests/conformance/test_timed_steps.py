@@ -8,6 +8,7 @@ the gate alone can see it, ``verify`` is asked too. Tests of what only timed ste
 from __future__ import annotations
 
 import itertools
+import shutil
 import threading
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -25,7 +26,7 @@ from spbench.layers import head_parallel
 from spbench.model.transformer import Transformer
 from spbench.strategies import ulysses
 from spbench.strategies.dsp import DSP
-from spbench.sweep.first_launch import compare_with_first
+from spbench.sweep.first_launch import FOLDER, compare_with_first
 from spbench.worker import reference
 from spbench.worker.step import Step
 from spbench.workload.case import Case
@@ -193,9 +194,12 @@ def test_a_scale_beyond_the_reach_of_the_gate_in_run(
     """The smallest reduced workload shows nothing, but the run's first launch tells."""
     settings, is_wrong = BEYOND[what]
     work = shape(**settings)
-    case = Case(workload=work, strategy="dsp", ranks=2, device="cpu")
-    assert compare_with_first(tmp_path, case, run_on_threads(work, "dsp", 2)) is None
-    good = compare_with_first(tmp_path, case, run_on_threads(work, "ulysses", 2))
+    dsp, ulysses = (
+        Case(workload=work, strategy=name, ranks=2, device="cpu") for name in ("dsp", "ulysses")
+    )
+    assert compare_with_first(tmp_path, dsp, run_on_threads(work, "dsp", 2)) is None
+    shutil.copytree(tmp_path / FOLDER, tmp_path / "later" / FOLDER)
+    good = compare_with_first(tmp_path, ulysses, run_on_threads(work, "ulysses", 2))
     assert good is not None and good.why_wrong is None
     assert good.columns["agreed_with"] == "dsp on 2 ranks"
     assert 0 < good.columns["agreement_error"] < 1e-5
@@ -203,7 +207,7 @@ def test_a_scale_beyond_the_reach_of_the_gate_in_run(
     samples = run_on_threads(work, "ulysses", 2)
     assert complaint(samples) == ""
     assert "head size 8" in samples[0].gated_on or "space 4 of 516" in samples[0].gated_on
-    bad = compare_with_first(tmp_path, case, samples)
+    bad = compare_with_first(tmp_path / "later", ulysses, samples)
     assert bad is not None and bad.why_wrong is not None
     assert "differs from that of dsp on 2 ranks by 0." in bad.why_wrong
     assert "one of the two launches is wrong" in bad.why_wrong

@@ -7,12 +7,14 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from collections import Counter
 from pathlib import Path
 
 import pytest
 
 import spbench
+from spbench.strategies.names import BUILT_IN
 
 PACKAGE = Path(spbench.__file__).parent
 ROOT = PACKAGE.parent
@@ -77,10 +79,37 @@ def contracts_with(folder: Path, planted: dict[str, str]) -> str:
             {"text.py": "", "report/units.py": "import spbench.report.tables"},
             "no circles inside a room",
         ),
+        (
+            {"model/positions.py": "from spbench.strategies.ulysses import Ulysses"},
+            "no file imports a strategy: the registry loads each by its name",
+        ),
+        (
+            {"strategies/usp.py": "import spbench.strategies.ring"},
+            "no file imports a strategy: the registry loads each by its name",
+        ),
+        (
+            {"model/positions.py": "from spbench.strategies.registry import load"},
+            "the model names no strategy: it knows the base of all alone",
+        ),
     ],
-    ids=["an import that points up", "a room on no floor", "a circle inside a room"],
+    ids=[
+        "an import that points up",
+        "a room on no floor",
+        "a circle inside a room",
+        "a model that imports a strategy",
+        "a strategy that imports another",
+        "a model that loads a strategy by its name",
+    ],
 )
 def test_planted_violations_are_found(tmp_path: Path, planted: dict[str, str], broken: str) -> None:
-    """import-linter knows every room, and follows imports inside each."""
+    """import-linter knows every room and every strategy, and follows imports inside each room."""
     said = contracts_with(tmp_path, planted)
     assert f"{broken} BROKEN" in said, said
+
+
+def test_contracts_protect_every_strategy() -> None:
+    """A strategy that is registered is protected from imports without anybody's thinking of it."""
+    linted = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["importlinter"]
+    (protected,) = (rule for rule in linted["contracts"] if rule["type"] == "protected")
+    modules = {where.partition(":")[0] for where in BUILT_IN.values()}
+    assert {*protected["protected_modules"]} == modules

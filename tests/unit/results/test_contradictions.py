@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,9 @@ from spbench.results.cell_values import column_types
 from spbench.results.reading import read_runs
 from spbench.results.record import Record
 from spbench.results.store import Store
+from spbench.sweep.run_folder import as_in_run_json
+from spbench.workload.case import Case, Cell
+from spbench.workload.catalogue import find
 
 ARCHIVE = Path(__file__).parents[3] / "results" / "archive"
 SOUND = replace(
@@ -88,6 +92,84 @@ def test_the_line_and_the_columns_are_named(
     frame = read_runs(written(tmp_path, SOUND, failed, replace(SOUND, launch=2, **changes)))
     assert frame.attrs["left_out"] == {f"{named} contradict each other": [4]}
     assert frame["launch"].tolist() == [0, 1]
+
+
+def launches(**more: Any) -> list[Record]:
+    """Three launches of a case, without figures."""
+    return [replace(Record.of_case(CASE, **KNOWN), launch=i, **more) for i in range(3)]
+
+
+KNOWN = {"run_id": "a run", "started_utc": "2030-01-01T00:00:00Z", "status": "ok"}
+CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
+OTHER = CASE.model_copy(update={"strategy": "ulysses"})
+CHANGED: list[dict[str, Any]] = [
+    {"strategy": "ulysses"},
+    {"dtype": "bfloat16"},
+    {"mode": "forward"},
+    {"checkpointing": "full"},
+    {"axes": "time=8xspace=17"},
+    {"batch": 2},
+    {"world_size": 4, "sp_size": 4},
+]
+
+
+@pytest.mark.parametrize("status", ["ok", "oom"])
+@pytest.mark.parametrize("changes", CHANGED, ids=lambda changes: next(iter(changes)))
+def test_a_row_of_another_case_than_its_key_says(
+    tmp_path: Path, changes: dict[str, Any], status: str
+) -> None:
+    """The key is a hash of all of these: rows that have it are alike in them."""
+    right = launches()
+    wrong = replace(right[1], status=status, **changes)
+    frame = read_runs(written(tmp_path, right[0], wrong, right[2]))
+    why = f"{next(iter(changes))} contradicts the key of its case"
+    assert frame.attrs["left_out"] == {why: [3]}
+    assert frame["launch"].tolist() == [0, 2]
+
+
+@pytest.mark.parametrize("changes", CHANGED, ids=lambda changes: next(iter(changes)))
+def test_a_case_that_was_changed_throughout(tmp_path: Path, changes: dict[str, Any]) -> None:
+    """run.json names the case of a key: all rows of one may contradict it."""
+    folder = written(tmp_path, *launches(**changes))
+    with Store(folder) as store:
+        store.write_run({"cases": [as_in_run_json(Cell(case=CASE, why_not=None))]})
+    name = next(iter(changes))
+    assert read_runs(folder).attrs["left_out"] == {
+        f"{name} contradicts the key of its case": [2, 3, 4]
+    }
+    read = json.loads((folder / "run.json").read_text())
+    read["cases"][0]["strategy"] = "ring"  # changed as well, so that it has another key
+    (folder / "run.json").write_text(json.dumps(read))
+    assert read_runs(folder).attrs["left_out"] == {}
+
+
+def test_rows_that_differ_and_none_knows_which_is_right(tmp_path: Path) -> None:
+    """As many say one thing as another: no row of the key is believed."""
+    one, two, _ = launches()
+    frame = read_runs(written(tmp_path, one, replace(two, strategy="ulysses")))
+    assert frame.attrs["left_out"] == {"strategy contradicts the key of its case": [2, 3]}
+
+
+def test_rows_of_a_workload_are_of_one_dtype(tmp_path: Path) -> None:
+    """A strategy in another dtype than the others, by rows of which each has the same key."""
+    others = [
+        replace(Record.of_case(case, **KNOWN), launch=i)
+        for case in (OTHER, CASE.model_copy(update={"strategy": "ring"}))
+        for i in range(2)
+    ]
+    frame = read_runs(written(tmp_path, *launches(dtype="bfloat16"), *others))
+    assert frame.attrs["left_out"] == {"dtype contradicts the key of its case": [2, 3, 4]}
+
+
+def test_compare_names_a_strategy_that_was_changed(tmp_path: Path) -> None:
+    """Rows of dsp that were called ulysses count for neither."""
+    first, *rest = launches(step_ms=1.0)
+    written(tmp_path, first, *rest)
+    text = (tmp_path / "runs.csv").read_text()
+    (tmp_path / "runs.csv").write_text(text.replace(",dsp,", ",ulysses,", 1))
+    assert inside("compare", str(tmp_path)).err.startswith(
+        f"1 row of {tmp_path} is left out: strategy contradicts the key of its case (line 2)\n"
+    )
 
 
 def test_compare_says_it(tmp_path: Path) -> None:

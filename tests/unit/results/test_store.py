@@ -141,6 +141,38 @@ def test_a_torn_file_is_written_on(
     assert rows_left_out(after) == rows_left_out(before)
 
 
+DAMAGE = [
+    (CONTENT[:-80], "its last line was cut short"),
+    (CONTENT[:90], "its last line was cut short"),
+    (CONTENT.replace(b"never", b"ne\xffver"), "it holds bytes that are not UTF-8"),
+    (CONTENT + bytes(512) + b"\n", "it holds null bytes"),
+    (b"\xef\xbb\xbf" + CONTENT.replace(b"\r\n", b"\n"), ""),
+    (CONTENT.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"), ""),
+    (as_csv(MIXED, [name for name in COLUMNS if name != "log"]).encode(), ""),
+    (b"", ""),
+]
+
+
+@pytest.mark.parametrize(("content", "damage"), DAMAGE, ids=range(len(DAMAGE)))
+def test_a_damaged_file_is_kept_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, damage: str
+) -> None:
+    """Before anything is written behind it; a file that only looks otherwise is no damaged one."""
+    path = tmp_path / "runs.csv"
+    for number in range(2):
+        path.write_bytes(content)
+        with Store(tmp_path) as store:
+            store.append(record(launch=8))
+        kept = sorted(tmp_path.glob("runs.csv.damaged-2*"))
+        said = capsys.readouterr().err
+        if not damage:
+            assert (kept, said) == ([], "")
+            return
+        assert [one.read_bytes() for one in kept] == [content] * (number + 1)
+        assert said.startswith(f"{path}: {damage}; the file as it was is kept as runs.csv.damaged-")
+    assert stored(tmp_path)[-1] == record(launch=8)
+
+
 @pytest.mark.parametrize("cell", ['"a, b', '"a, b"', '"say ""hi', '"say ""', '"', "a", ""])
 def test_a_last_cell_that_is_torn_reads_as_blank(tmp_path: Path, cell: str) -> None:
     """Before a row is written behind it, and after; a comma in it leaves the row out."""
@@ -489,6 +521,22 @@ def test_a_damaged_run_json_is_as_none(tmp_path: Path, content: str) -> None:
     (tmp_path / "run.json").write_text(content, encoding="latin-1")
     assert read_run(tmp_path) == {}
     assert read_run(tmp_path / "nowhere") == {}
+
+
+def test_a_damaged_run_json_is_kept_and_named(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A file that was cut, and one with an entry that is no case."""
+    path = tmp_path / "run.json"
+    for damaged in ('{"argv": ["one"', '{"argv": ["one"], "cases": [7]}'):
+        path.write_text(damaged)
+        with Store(tmp_path) as store:
+            store.write_run({"argv": ["two"]})
+            assert f"{path}: it is not what a run writes; the file" in capsys.readouterr().err
+            store.write_run({"argv": ["three"]})
+            assert capsys.readouterr().err == ""
+    kept = {one.read_text() for one in tmp_path.glob("run.json.damaged-*")}
+    assert kept == {'{"argv": ["one"', '{"argv": ["one"], "cases": [7]}'}
 
 
 DEEP = "[" * 400 + "]" * 400

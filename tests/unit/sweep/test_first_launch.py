@@ -6,10 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.stored_rows import stored_latest
 
+from spbench.results.record import Record
 from spbench.results.sample import Sample
+from spbench.results.store import Store
 from spbench.sweep import first_launch
-from spbench.sweep.first_launch import FOLDER, compare_with_first
+from spbench.sweep.first_launch import FOLDER, NOT_TOLD, compare_with_first, revised
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
 
@@ -37,9 +40,67 @@ def test_later_launches_are_compared_with_the_first(tmp_path: Path) -> None:
     same = compare_with_first(tmp_path, case("ulysses"), samples())
     assert same is not None and same.why_wrong is None
     assert same.columns == {"agreement_error": 0.0, "agreed_with": "dsp on 2 ranks"}
-    wrong = compare_with_first(tmp_path, case("ulysses"), samples(OTHER))
+    wrong = compare_with_first(tmp_path, case("ring"), samples(OTHER))
     assert wrong is not None and wrong.why_wrong is not None
     assert wrong.why_wrong.startswith("gradient of x in the first step differs from that of dsp")
+    assert wrong.why_wrong.endswith(": ulysses on 2 ranks agrees with the latter")
+    own = compare_with_first(tmp_path, case("ulysses"), samples(OTHER))
+    assert own is not None and own.is_of_launch
+    assert "differs from that of the case's first launch" in (own.why_wrong or "")
+
+
+def row(strategy: str, **more: Any) -> Record:
+    known = {"run_id": "a run", "started_utc": "2030-01-01T00:00:00Z", "status": "ok"}
+    return Record.of_case(case(strategy), **known | {"step_ms": 2.5} | more)
+
+
+def launched(folder: Path, strategy: str, fingerprint: Any, **more: Any) -> dict[str, Record]:
+    """The latest row of each strategy, after a launch that wrote one and those that follow."""
+    of_sample = {name: more.pop(name) for name in ("agreed_with",) if name in more}
+    compare_with_first(folder, case(strategy), samples(fingerprint, **of_sample))
+    with Store(folder) as store:
+        store.copy([row(strategy, **of_sample)])
+        store.copy(revised(folder, case(strategy), stored_latest(folder)))
+    return {each.strategy: each for each in stored_latest(folder)}
+
+
+def statuses(rows: dict[str, Record]) -> dict[str, str]:
+    return {name: each.status for name, each in rows.items()}
+
+
+@pytest.mark.parametrize(("third", "right"), [(PRINT, "dsp"), (OTHER, "ulysses")])
+def test_of_two_that_disagree_neither_counts_until_a_third_tells(
+    tmp_path: Path, third: Any, right: str
+) -> None:
+    """Whichever came first; what the right one measured counts again, with its figures."""
+    assert statuses(launched(tmp_path, "dsp", PRINT)) == {"dsp": "ok"}
+    two = launched(tmp_path, "ulysses", OTHER)
+    assert statuses(two) == {"dsp": "wrong_result", "ulysses": "wrong_result"}
+    assert [each.step_ms for each in two.values()] == [None, None]
+    for one, other in (("dsp", "ulysses"), ("ulysses", "dsp")):
+        assert f"differs from that of {other} on 2 ranks by" in two[one].reason
+        assert two[one].reason.endswith(f": {NOT_TOLD}")
+    same = launched(tmp_path, "ulysses:padded", OTHER)  # a form of ulysses is no third strategy
+    assert {each.status for each in same.values()} == {"wrong_result"}
+    told = launched(tmp_path, "ring", third)
+    wrong = {"dsp", "ulysses"} - {right}
+    assert {name for name, each in told.items() if each.status == "ok"} >= {right, "ring"}
+    assert (told[right].step_ms, told[right].agreed_with) == (
+        2.5,
+        "ring on 2 ranks" if right == "dsp" else "ulysses:padded on 2 ranks",
+    )
+    for name in wrong:
+        assert told[name].status == "wrong_result"
+        assert "agrees with the latter" in told[name].reason
+
+
+def test_one_device_tells(tmp_path: Path) -> None:
+    """A launch that it was compared with is right, however many others are not."""
+    for strategy in ("dsp", "ulysses"):
+        launched(tmp_path, strategy, OTHER)
+    told = launched(tmp_path, "ring", PRINT, agreed_with="one device")
+    assert statuses(told) == {"dsp": "wrong_result", "ulysses": "wrong_result", "ring": "ok"}
+    assert told["dsp"].reason.endswith(": one device tells")
 
 
 def test_what_cannot_be_compared_is_not(tmp_path: Path) -> None:

@@ -389,6 +389,32 @@ def test_a_wrong_result_keeps_its_proof(tmp_path: Path) -> None:
     assert record.step_ms is None
 
 
+def printed(sign: float) -> Replay:
+    """A launch with a fingerprint, as of a workload that no one device could run."""
+    fingerprint = {"output": [8.0, 4.0, sign, -2.0 * sign, 3.0 * sign, 0.5]}
+    return Replay(LaunchResult(ok=True), [good(0, fingerprint=fingerprint), good(1)])
+
+
+def test_of_two_that_disagree_neither_is_timed_until_a_third_tells(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The wrong one came first here, and stayed ok where only the later one was blamed."""
+    seen = []
+    for strategy, sign in (("dsp", -1.0), ("ulysses", 1.0), ("ring", 1.0)):
+        with sweep_into(tmp_path, FakeLauncher([printed(sign)])) as run:
+            [_] = run_all(run, cells(strategy))
+        rows = stored_latest(tmp_path)
+        seen.append([(row.strategy, row.status, row.step_ms) for row in rows])
+    assert seen == [
+        [("dsp", "ok", 11.0)],
+        [("dsp", "wrong_result", None), ("ulysses", "wrong_result", None)],
+        [("dsp", "wrong_result", None), ("ulysses", "ok", 11.0), ("ring", "ok", 11.0)],
+    ]
+    said = capsys.readouterr().err.splitlines()
+    assert said[0].startswith("dsp on 2 launch 1 does not count: output in the first step differs")
+    assert said[2] == "ulysses on 2 launch 1 counts again"
+
+
 def test_a_sweep_goes_on_after_a_fault(tmp_path: Path) -> None:
     """Rows come in the order of the cells."""
     crash, _, _ = FAULTS["killed"]

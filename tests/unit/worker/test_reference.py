@@ -51,7 +51,7 @@ EPS = 1e-6
 @pytest.mark.parametrize("name", names("verify"))
 def test_the_model_computes_what_its_workload_says(name: str) -> None:
     """Every kind of sublayer, norm, position and modulation, in float64."""
-    work = with_settings(find(name, "verify"), ["dtype=float64", "mode=forward"])
+    work = with_settings(find(name, "verify"), ["dtype=float64", "mode=forward", "optimizer=none"])
     alone = silent_transports(0, 1)
     model = Step(work, OneDevice(), alone, torch.device("cpu")).model
     given = inputs.seeded(work, seed=0).map(lambda x: x.double())
@@ -102,7 +102,7 @@ def naive(work: Workload, weights: Weights, given: Inputs) -> Tensor:
         x, text = x + gate * outs[0], text + text_gate * outs[1]
     x = norm(x, work, weights["norm.weight"], weights.get("norm.bias"))
     out = x @ weights["final.weight"].T + weights["final.bias"]
-    return out.view(work.batch, *work.axes.values(), -1)
+    return out.view(work.samples, *work.axes.values(), -1)
 
 
 def under(prefix: str, weights: Weights) -> Weights:
@@ -156,7 +156,7 @@ def projected(
     else:
         condition = condition[:, None].expand(-1, len(places), -1)
     flat = F.silu(condition) @ weights["conditioning.weight"].T + weights["conditioning.bias"]
-    return flat.view(work.batch, len(places), count, 3, work.hidden)
+    return flat.view(work.samples, len(places), count, 3, work.hidden)
 
 
 def norm(
@@ -268,7 +268,7 @@ def self_attention(
         outer = tuple(n for i, n in enumerate(place) if i not in inner)
         together.setdefault(outer, []).append(p)
     out = torch.zeros_like(q)
-    for b, group in itertools.product(range(work.batch), together.values()):
+    for b, group in itertools.product(range(work.samples), together.values()):
         mine_k, mine_v, bias = k[b, group], v[b, group], None
         seen = torch.ones(len(group), len(group), dtype=torch.bool)
         seen = seen.tril() if attention.causal else seen
