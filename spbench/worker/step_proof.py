@@ -63,7 +63,7 @@ class Expected:
     def of(cls, reference: Reference) -> "Expected":
         own, dtype = reference.own, reference.workload.dtype
         exact = {n: x for n, x in reference.exact.items() if not n.endswith((UPDATED, FLIPPED))}
-        whole = whole_fingerprint(exact)
+        whole = whole_fingerprint(exact, reference.grids)
         both = {"fingerprint": whole, "flipped": reference.flipped}
         if own is None:
             fixed = dict.fromkeys(exact, TOLERANCE[dtype])
@@ -251,7 +251,8 @@ class StepProof:
     def _fingerprint(self) -> Fingerprint:
         tensors = self._step.tensors(self._inputs, self._output)
         self._output = None
-        return fingerprint(tensors, self._step.cuts, self._group.rank, self._group.gather)
+        step, group = self._step, self._group
+        return fingerprint(tensors, step.cuts, group.rank, group.gather, step.grids)
 
     def _note(self, wrong: str | None) -> None:
         if wrong is not None:
