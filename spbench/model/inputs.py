@@ -7,6 +7,7 @@ condition for each token; other conditions and cross-attention's context are who
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from math import prod
 from types import MappingProxyType
 from typing import final
 
@@ -17,6 +18,9 @@ from spbench.model.init_weights import CPU, named_tensor
 from spbench.workload.sharding import Run, Shard
 from spbench.workload.workload import Workload
 
+Held = Mapping[int, Sequence[Run]]
+"""The parts of a tensor along its dims that a rank holds, the sharded axis first; of other dims it
+has all."""
 PIECES = 64
 """Pieces at most that a seeded tensor is made in."""
 
@@ -98,12 +102,17 @@ def seeded(
     ``samples``: those that are wanted of all; None: all.
     """
     batch, hidden = workload.samples, workload.hidden
-    axes = (batch, *workload.axes.values())
-    part = partial(seeded_part, seed=seed, device=device, dtype=dtype, rank=rank, samples=samples)
-    each = [*workload.conditioned_axes.values()]
+    axes, row = (batch, *workload.axes.values()), positions_of_a_row(workload)
+
+    def part(name: str, shape: tuple[int, ...], cut: Shard | None, row: int = 1) -> Tensor:
+        held = held_by(rank, cut, samples)
+        return seeded_part(name, shape, seed, device=device, dtype=dtype, held=held, row=row)
+
+    each = (batch, *workload.conditioned_axes.values(), hidden)
+    of_tokens = partial(part, row=row if workload.modulation == "per_token" else 1)
     return Inputs(
-        x=part("x", (*axes, hidden), cut=cuts.get("x")),
-        conditions=tuple(part("condition", (batch, *each, hidden), cut=c) for c in condition_cuts),
+        x=part("x", (*axes, hidden), cut=cuts.get("x"), row=row),
+        conditions=tuple(of_tokens("condition", each, cut=c) for c in condition_cuts),
         context=part("context", (batch, max(1, workload.context_tokens), hidden), cut=None),
         text=part("text", (batch, workload.text, hidden), cut=cuts.get("text"))
         if workload.text
@@ -116,6 +125,19 @@ def seeded(
     )
 
 
+def positions_of_a_row(workload: Workload) -> int:
+    """How many positions of the first axis have the same place along the first of the model's that
+    it is: 1, but for axes that are one. Of 21 x 30 x 52 positions in a row 30 x 52."""
+    _, *inner = workload.grid(next(iter(workload.axes))).values()
+    return prod(inner)
+
+
+def held_by(rank: int, cut: Shard | None, samples: Run | None) -> Held:
+    """What ``rank`` holds of a tensor that is ``cut``, of these ``samples``; None: of all."""
+    held = {each.dim: each.runs[rank] for each in cut.cuts} if cut else {}
+    return held if samples is None else {**held, 0: [samples]}
+
+
 def seeded_part(
     name: str,
     shape: tuple[int, ...],
@@ -123,41 +145,41 @@ def seeded_part(
     *,
     device: torch.device,
     dtype: torch.dtype,
-    cut: Shard | None,
-    rank: int,
-    samples: Run | None = None,
+    held: Held,
+    row: int = 1,
 ) -> Tensor:
-    """A rank's part of a seeded tensor, of these ``samples`` alone; None: all of it.
+    """A rank's part of a seeded tensor: what is ``held`` of it.
 
     It is made in pieces along dim 1, the first sequence axis, so that no rank ever holds a whole
-    activation. The sharded axis is the outermost in memory.
+    activation. The sharded axis is the outermost in memory. ``row``: positions of dim 1 that a
+    piece has all of or none (``positions_of_a_row``), so that a strategy for which several axes
+    are one gets the numbers of one for which they are not.
     """
-    sizes, cuts = list(shape), () if cut is None else cut.cuts
-    wanted = samples or (0, shape[0])
-    sizes[0], outermost = wanted[1], cuts[0].dim if cuts else 0
-    for each in cuts:
-        sizes[each.dim] = each.sizes[rank]
+    sizes, outermost = list(shape), next(iter(held), 0)
+    for dim, runs in held.items():
+        sizes[dim] = sum(length for _, length in runs)
     sizes.insert(0, sizes.pop(outermost))
     part = torch.empty(sizes, device=device, dtype=dtype).movedim(0, outermost)
     if part.is_meta:  # there is nothing to fill
         return part
-    filled, most = 0, -(-shape[1] // PIECES)
-    for first in range(0, shape[1], most):
-        piece = (shape[0], min(most, shape[1] - first), *shape[2:])
-        runs = {each.dim: _runs(each, rank, first, piece) for each in cuts}
-        if not all(runs.values()):
+    filled, rows = 0, shape[1] // row
+    most = -(-rows // PIECES)
+    for first in range(0, rows, most):
+        piece = (shape[0], min(most, rows - first) * row, *shape[2:])
+        inside = {dim: _inside(runs, dim, first * row, piece) for dim, runs in held.items()}
+        if not all(inside.values()):
             continue
-        kept = named_tensor(f"{name} from {first}", piece, seed, device).narrow(0, *wanted)
-        for dim, held in runs.items():
-            kept = torch.cat([kept.narrow(dim, *run) for run in held], dim)
+        kept = named_tensor(f"{name} from {first}", piece, seed, device)
+        for dim in reversed(inside):  # the samples first, of which a rank may have few
+            kept = torch.cat([kept.narrow(dim, *run) for run in inside[dim]], dim)
         part.narrow(1, filled, kept.shape[1]).copy_(kept)
         filled += kept.shape[1]
     return part
 
 
-def _runs(cut: Shard, rank: int, first: int, piece: tuple[int, ...]) -> list[Run]:
-    """The runs of ``rank`` in a piece that begins at ``first`` of dim 1, from its own beginning."""
-    if cut.dim != 1:
-        return list(cut.runs[rank])
-    ends = [(max(start, first), min(start + n, first + piece[1])) for start, n in cut.runs[rank]]
+def _inside(runs: Sequence[Run], dim: int, first: int, piece: tuple[int, ...]) -> list[Run]:
+    """The runs in a piece that begins at ``first`` of dim 1, from its own beginning."""
+    if dim != 1:
+        return list(runs)
+    ends = [(max(start, first), min(start + n, first + piece[1])) for start, n in runs]
     return [(start - first, end - start) for start, end in ends if start < end]

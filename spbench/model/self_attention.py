@@ -28,7 +28,7 @@ from spbench.strategies.base import Strategy
 from spbench.workload.block import Attention
 from spbench.workload.fields import ACROSS_HEADS
 from spbench.workload.sharding import Shard
-from spbench.workload.workload import Workload
+from spbench.workload.workload import Grid, Workload
 
 Heads = tuple[Tensor, Tensor, Tensor]
 """Queries, keys and values."""
@@ -68,9 +68,13 @@ class Attending(nn.Module, ABC):
             self.norm = EachHeadNorm(workload.head_size)
         self.rotary = Rotary(attention, workload, shared.tables, self.comm)
         self.projection: nn.Parameter | None = None
+        self.projected_grids: dict[int, Grid] = {}
+        """The dims of ``projection`` that are axes, and which of the model's each is."""
         if attention.projection:
-            lengths = [workload.axes[axis] for axis in workload.axes if axis in attention.axes]
+            axes = [axis for axis in workload.axes if axis in attention.axes]
+            lengths = [workload.axes[axis] for axis in axes]
             self.projection = nn.Parameter(torch.empty(2, attention.projection, *lengths))
+            self.projected_grids = {dim: workload.grid(axis) for dim, axis in enumerate(axes, 2)}
             mark_of_heads(self.projection)
         self.bias: PairBias | None = None
         if attention.pair_bias:

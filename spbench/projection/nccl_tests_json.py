@@ -19,9 +19,10 @@ def run_of_json(path: Path, text: str) -> Run:
         raise Failure(f"{path}:{error.lineno}: not whole JSON of nccl-tests: {error.msg}") from None
     op = _operation(path, data)
     try:
-        seats = {int(each["rank"]): _seat(each) for each in data["config"]["devices"]}
+        devices = data["config"]["devices"]
+        seats = {int(each["rank"]): _seat(each) for each in devices}
         rows = [
-            (int(each["size"]), each["out_of_place"], each.get("in_place") or {})
+            (int(each["size"]), dict(each["out_of_place"]), dict(each.get("in_place") or {}))
             for each in data["results"]
         ]
     except (KeyError, TypeError, ValueError) as error:
@@ -29,6 +30,8 @@ def run_of_json(path: Path, text: str) -> Run:
             f"{path} is not JSON of nccl-tests (-J): no config.devices with rank, hostname and "
             f"device, and results with size and out_of_place ({error!r})"
         ) from None
+    if len(seats) < len(devices):
+        raise Failure(f"{path}: {len(devices)} devices of {len(seats)} ranks: one is listed twice")
     where = seated(str(path), seats)
     points = [
         (size * factor(op, len(seats)), seconds)

@@ -169,7 +169,8 @@ def gate_sentences(lines: Sequence[Line]) -> list[str]:
     for line in lines:
         if line.gated_on and line.gate == "passed":
             case = f"{line.strategy} on {counted(line.ranks, 'rank')}"
-            cases.setdefault((line.gated_on, line.agreed_with), []).append(case)
+            agreed_with = "" if line.wrong else line.agreed_with  # else with what it was compared
+            cases.setdefault((line.gated_on, agreed_with), []).append(case)
     return [
         f"gate on {gated_on}: {', '.join(names)}"
         + (f"; the whole step agrees with {agreed_with}" if agreed_with else "")

@@ -4,11 +4,15 @@ A projection is the sum over all elements, each times one random sign for its pl
 So it is a chain of products with one vector a dim, of which a rank needs what its part covers; the
 projections of the parts add up to that of the whole. All of it is in float64, a slice at a time: no
 copy of a tensor is made, and the cost is a few reads of each.
+
+Axes of the model that are one dim of a tensor have a sign each: the fingerprint is that of the
+tensor with a dim for each, so that strategies that cut them otherwise are compared.
 """
 
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
+from types import MappingProxyType
 
 import torch
 from torch import Tensor
@@ -21,20 +25,30 @@ PROJECTIONS = 4
 SLICE = 2**19
 """Elements that are converted to float64 at a time."""
 
+Grids = Mapping[int, Sequence[int]]
+"""Dims of a tensor that are axes, one of the model's or several in a row, and their lengths."""
+NO_GRIDS: Mapping[str, Grids] = MappingProxyType({})
 Gather = Callable[[Sequence[float]], list[list[float]]]
 """Every rank's numbers, by rank."""
 
 
 @torch.no_grad()
 def fingerprint(
-    tensors: Mapping[str, Tensor], cuts: Mapping[str, Shards], rank: int, gather: Gather
+    tensors: Mapping[str, Tensor],
+    cuts: Mapping[str, Shards],
+    rank: int,
+    gather: Gather,
+    grids: Mapping[str, Grids] = NO_GRIDS,
 ) -> Fingerprint:
     """The fingerprint of the whole tensors, equal on every rank. Every rank must call it.
 
     ``cuts``: which part of each a rank holds; none: all of it. Of ranks that hold the same that
-    counts which is farthest from their mean, so that a fault of one rank shows.
+    counts which is farthest from their mean, so that a fault of one rank shows. ``grids``: those of
+    tensors with axes; a dim that is in none is one by itself.
     """
-    own = torch.stack([_numbers(name, x, cuts[name], rank) for name, x in tensors.items()])
+    own = torch.stack(
+        [_numbers(name, x, cuts[name], rank, grids.get(name, {})) for name, x in tensors.items()]
+    )
     ranks = torch.tensor(gather(own.flatten().tolist()), dtype=torch.float64)
     by_tensor = ranks.view(-1, *own.shape).unbind(1)
     return {
@@ -46,9 +60,12 @@ def fingerprint(
     }
 
 
-def whole_fingerprint(tensors: Mapping[str, Tensor]) -> Fingerprint:
+def whole_fingerprint(
+    tensors: Mapping[str, Tensor], grids: Mapping[str, Grids] = NO_GRIDS
+) -> Fingerprint:
     """The fingerprint of tensors that this process holds whole."""
-    return fingerprint(tensors, dict.fromkeys(tensors, ()), 0, lambda numbers: [list(numbers)])
+    uncut: Mapping[str, Shards] = dict.fromkeys(tensors, ())
+    return fingerprint(tensors, uncut, 0, lambda numbers: [list(numbers)], grids)
 
 
 def _copies(by_rank: Tensor, cuts: Shards) -> list[Tensor]:
@@ -69,12 +86,17 @@ def _elements(x: Tensor, cuts: Shards) -> int:
     return prod((dict(enumerate(x.shape)) | {cut.dim: cut.length for cut in cuts}).values())
 
 
-def _numbers(name: str, x: Tensor, cuts: Shards, rank: int) -> Tensor:
+def _numbers(name: str, x: Tensor, cuts: Shards, rank: int, grids: Grids) -> Tensor:
     """The squared norm and the projections of this rank's part."""
     if not x.numel():
         return torch.zeros(1 + PROJECTIONS, dtype=torch.float64, device=x.device)
     of_dims = {cut.dim: cut for cut in cuts}
-    signs = [_signs(name, x, dim, of_dims.get(dim), rank) for dim in range(x.ndim)]
+    signs, axis = [], 0
+    for dim in range(x.ndim):
+        cut = of_dims.get(dim)
+        lengths = grids.get(dim, [x.shape[dim] if cut is None else cut.length])
+        signs.append(_signs(name, axis, lengths, cut, rank).to(x.device))
+        axis += len(lengths)
     rows = x.reshape(-1, x.shape[-1])
     square = torch.zeros((), dtype=torch.float64, device=x.device)
     projected = []
@@ -88,11 +110,17 @@ def _numbers(name: str, x: Tensor, cuts: Shards, rank: int) -> Tensor:
     return torch.cat([square.view(1), left.view(PROJECTIONS)])
 
 
-def _signs(name: str, x: Tensor, dim: int, cut: Shard | None, rank: int) -> Tensor:
-    """(positions, projections) of +1 and -1 along a dim, where this rank has its part."""
-    length = x.shape[dim] if cut is None else cut.length
-    generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {dim}".encode()))
-    signs = torch.randint(2, (length, PROJECTIONS), generator=generator).double().mul_(2).sub_(1)
+def _signs(name: str, axis: int, lengths: Sequence[int], cut: Shard | None, rank: int) -> Tensor:
+    """(positions, projections) of +1 and -1 along a dim, where this rank has its part.
+
+    ``axis``: the number of the first axis that the dim is, of ``lengths``; the sign of a position
+    is the product of those of its places along them.
+    """
+    signs = torch.ones(1, PROJECTIONS, dtype=torch.float64)
+    for number, length in enumerate(lengths, axis):
+        generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {number}".encode()))
+        own = torch.randint(2, (length, PROJECTIONS), generator=generator).double().mul_(2).sub_(1)
+        signs = (signs[:, None] * own).flatten(0, 1)
     if cut is not None:
         signs = torch.cat([signs.narrow(0, *run) for run in cut.runs[rank]])
-    return signs.to(x.device)
+    return signs

@@ -9,7 +9,7 @@ A workload that one device could not run whole, in time and memory beside everyt
 compared as the least reduced workload that it could (``workload/reduced.py``).
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -21,7 +21,7 @@ from spbench.results.agreement import Fingerprint
 from spbench.results.cgroup import free_memory_bytes
 from spbench.strategies.base import Layout, Strategy
 from spbench.worker.comparison import Named
-from spbench.worker.fingerprint import whole_fingerprint
+from spbench.worker.fingerprint import Grids, whole_fingerprint
 from spbench.worker.observer import Observer
 from spbench.worker.seeded_run import run_flipped, run_seeded, updated_weights, without_weights
 from spbench.worker.step import Step
@@ -54,6 +54,8 @@ class Reference:
     exact: Named
     flipped: Fingerprint
     """What one device gives in the dtype of ``exact`` on the other inputs (``Step.flip``)."""
+    grids: Mapping[str, Grids]
+    """The dims of these that are axes, for their fingerprints (``Step.grids``)."""
     own: Named | None
     """One device in the workload's own dtype, where that is not the exact one."""
     rounded_to: torch.dtype
@@ -105,14 +107,15 @@ def one_device(
         _show_progress(step, observer.heartbeat.working)
         return step
 
-    def run_exact() -> tuple[Named, Fingerprint]:
+    def run_exact() -> tuple[Named, Fingerprint, Mapping[str, Grids]]:
         step = step_in(finer or workload.dtype)
         found = run_seeded(step, rounded_to, observer)
         other = run_flipped(step, rounded_to, observer)
-        print_of_other = whole_fingerprint(other)
+        print_of_other = whole_fingerprint(other, step.grids)
         found |= without_weights(step, other)
         del other  # each weight's second gradient
-        return found | updated_weights(step, rounded_to, found, observer), print_of_other
+        found |= updated_weights(step, rounded_to, found, observer)
+        return found, print_of_other, step.grids
 
     def run_own(exact: Named) -> Named:
         step = step_in(workload.dtype)
@@ -120,13 +123,14 @@ def one_device(
         found |= without_weights(step, run_flipped(step, rounded_to, observer))
         return found | updated_weights(step, rounded_to, exact, observer)
 
-    exact, print_of_other = run_exact()
+    exact, print_of_other, grids = run_exact()
     return Reference(
         workload=workload,
         seed=seed,
         sharpness=sharpness,
         exact=exact,
         flipped=print_of_other,
+        grids=grids,
         own=run_own(exact) if finer else None,
         rounded_to=rounded_to,
     )

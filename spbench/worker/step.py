@@ -21,7 +21,9 @@ from spbench.model import inputs
 from spbench.model.attention_alone import model_of
 from spbench.model.init_weights import load_weights
 from spbench.model.inputs import GRADIENT_OF_TEXT, Inputs, gradient_name
+from spbench.model.self_attention import Attending
 from spbench.strategies.base import Strategy
+from spbench.worker.fingerprint import Grids
 from spbench.worker.observer import Observer
 from spbench.worker.optimizer import adamw
 from spbench.workload.mesh import CFG, Mesh
@@ -113,14 +115,15 @@ class Step:
         cuts = {"x": self.model.first, "text": self.model.text}
         cuts |= {f"pairs of {axis}": cut for axis, cut in self.model.pairs.items()}
         where: dict[str, Any] = {"device": self.device, "dtype": rounded_to or self.dtype}
-        where |= {"rank": self.comm.rank, "samples": self.samples.runs[self.rank][0]}
-        mine = inputs.seeded(
-            self.workload, self.seed, cuts=cuts, condition_cuts=self.model.condition_cuts, **where
-        )
+        rank, samples = self.comm.rank, self.samples.runs[self.rank][0]
+        own: dict[str, Any] = {"rank": rank, "samples": samples, "cuts": cuts}
+        own |= {"condition_cuts": self.model.condition_cuts}
+        mine = inputs.seeded(self.workload, self.seed, **where, **own)
         mine = mine.map(lambda x: x.to(self.dtype)).requiring_grad(self.train)
         work = self.workload
         shape = (work.samples, *work.axes.values(), work.out_channels)
-        cotangent = inputs.seeded_part("cotangent", shape, self.seed, cut=self.model.last, **where)
+        held, row = inputs.held_by(rank, self.model.last, samples), inputs.positions_of_a_row(work)
+        cotangent = inputs.seeded_part("cotangent", shape, self.seed, held=held, row=row, **where)
         return mine, cotangent.to(self.dtype)
 
     @torch.no_grad()
@@ -148,6 +151,22 @@ class Step:
         inside = [rank % self.comm.size for rank in range(self.ranks)]
         return {name: (*cut.among(inside).cuts, self.samples) for name, cut in others.items()} | {
             name: () if cut is None else (cut.among(inside),) for name, cut in weights.items()
+        }
+
+    @property
+    def grids(self) -> dict[str, Grids]:
+        """The lengths of the axes of the model in each dim that has any, of each of ``tensors``."""
+        work = self.workload
+        dims = {work.dim(axis): work.grid(axis) for axis in work.axes}
+        named = {"output": dims, "gradient of the input": dims}
+        named |= {
+            f"gradient of {name}.projection": module.projected_grids
+            for name, module in self.model.named_modules()
+            if isinstance(module, Attending)
+        }
+        return {
+            name: {dim: [*grid.values()] for dim, grid in grids.items()}
+            for name, grids in named.items()
         }
 
     def tensors(self, mine: Inputs, output: Tensor | None) -> dict[str, Tensor]:

@@ -11,6 +11,8 @@ from torch import Tensor
 from spbench.comm.fake import silent_transports
 from spbench.model.inputs import Inputs
 from spbench.model.positions import places_along, rows_at
+from spbench.results.agreement import farthest, noise_floor
+from spbench.worker.fingerprint import whole_fingerprint
 from spbench.worker.reference import OneDevice
 from spbench.worker.step import Step
 from spbench.workload.flattened import flattened
@@ -100,6 +102,25 @@ def test_axes_that_are_one_are_computed_as_apart(form: str) -> None:
     for name, tensor in wanted.items():
         error = (found[name].reshape(tensor.shape) - tensor).norm()
         assert error <= 1e-14 * tensor.norm(), name  # of text's last weights both are 0
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_strategies_that_cut_the_axes_otherwise_are_comparable(form: str) -> None:
+    """One that keeps them apart, as ``shard-axis`` does, has the same weights, inputs and numbers,
+    and fingerprints of a step are the same: a run holds its strategies against each other."""
+    work = workload(axes={"time": 70, "height": 2, "width": 3}, **FORMS[form])
+    found = []
+    for cut in (work, flattened(work)):
+        step = one_step(cut)
+        given, cotangent = step.seeded_inputs()
+        tensors = results(step, given, cotangent)
+        prints = whole_fingerprint(tensors, step.grids)
+        found.append(([*given.tensors, cotangent, *step.model.parameters()], prints))
+    (apart, wanted), (joined, got) = found
+    for one, other in zip(apart, joined, strict=True):
+        assert torch.equal(one.flatten(), other.flatten())
+    far = farthest(got, wanted, dict.fromkeys(wanted, 1e-9), noise_floor(wanted, "float64"))
+    assert far.excess <= 1, far
 
 
 def test_each_position_has_a_place_along_each_axis() -> None:

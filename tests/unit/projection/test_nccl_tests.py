@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import re
 from pathlib import Path
 
@@ -180,6 +181,8 @@ def test_the_name_of_a_file_may_tell_another_test(tmp_path: Path, name: str, mes
         ({"in_place": {"nwrong": 2.0}}, r"results\[0\]: nwrong is 2 in place"),
         ({"out_of_place": {"nwrong": 0.0}}, r"results\[0\]: no time out of place"),
         ({"size": None}, "is not JSON of nccl-tests"),
+        ({"out_of_place": None}, "is not JSON of nccl-tests"),
+        ({"in_place": [3]}, "is not JSON of nccl-tests"),
         ({"out_of_place": {"time": float("nan")}}, r"results\[0\]: no time out of place"),
     ],
 )
@@ -187,6 +190,13 @@ def test_wrong_json_is_refused(tmp_path: Path, changes: dict[str, object], messa
     path = write(tmp_path, "alltoall.json", as_json("alltoall", **changes))
     with pytest.raises(Failure, match=message):
         read_runs(path)
+
+
+def test_json_that_lists_a_rank_twice_is_refused(tmp_path: Path) -> None:
+    data = json.loads(as_json("all_gather"))
+    data["config"]["devices"] += data["config"]["devices"][:1]
+    with pytest.raises(Failure, match="9 devices of 8 ranks: one is listed twice"):
+        read_runs(write(tmp_path, "all_gather.json", json.dumps(data)))
 
 
 def test_a_file_that_cannot_be_read_is_refused(tmp_path: Path) -> None:

@@ -103,6 +103,16 @@ def test_a_wrong_result_says_so_beside_its_error() -> None:
     assert strategy_table.gate_cell(line) == "-"
 
 
+def test_a_whole_step_agrees_only_where_it_does() -> None:
+    """A launch that differs from another one names it too, and its gate has passed."""
+    gated = {"gated_on": "axes-2d (3 of 5 blocks)", "agreed_with": "rsa on 2 ranks"}
+    good = replace(MEASURED, agreement_error=1e-6, **gated)
+    differs = replace(MEASURED, status="wrong_result", agreement_error=1.4, **gated)
+    said = "gate on axes-2d (3 of 5 blocks): dsp on 2 ranks"
+    for row, more in ((good, "; the whole step agrees with rsa on 2 ranks"), (differs, "")):
+        assert strategy_table.gate_sentences(lines_of([row])) == [f"{said}{more}"]
+
+
 def test_workloads_and_kinds_have_tables_of_their_own() -> None:
     """A share is named so in its title, and its bytes are predicted."""
     share = replace(MEASURED, kind="one_gpu_share", step_ms=None, sent_bytes_forward=None)

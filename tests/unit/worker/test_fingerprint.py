@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from types import MappingProxyType
 
 import pytest
 import torch
@@ -10,7 +11,7 @@ from torch import Tensor
 
 from spbench.results.agreement import TOLERANCE, Fingerprint, farthest, relative_difference
 from spbench.worker import fingerprint as fingerprints
-from spbench.worker.fingerprint import fingerprint
+from spbench.worker.fingerprint import Grids, fingerprint
 from spbench.worker.memory import LiveStorages
 from spbench.workload.sharding import Shard
 
@@ -22,7 +23,7 @@ def alone(x: Tensor) -> Fingerprint:
     return fingerprint({"x": x}, {"x": ()}, 0, lambda numbers: [list(numbers)])
 
 
-def together(parts: list[Tensor], *cuts: Shard) -> Fingerprint:
+def together(parts: list[Tensor], *cuts: Shard, grids: Grids = MappingProxyType({})) -> Fingerprint:
     """The fingerprint of a tensor that ranks hold parts of."""
     own: list[list[float]] = []
 
@@ -31,8 +32,8 @@ def together(parts: list[Tensor], *cuts: Shard) -> Fingerprint:
         return [own[-1]] * len(parts)
 
     for rank, part in enumerate(parts):
-        fingerprint({"x": part}, {"x": cuts}, rank, noted)
-    return fingerprint({"x": parts[0]}, {"x": cuts}, 0, lambda _: own)
+        fingerprint({"x": part}, {"x": cuts}, rank, noted, {"x": grids})
+    return fingerprint({"x": parts[0]}, {"x": cuts}, 0, lambda _: own, {"x": grids})
 
 
 @pytest.mark.parametrize("cut", [Shard.even(1, 12, 5), Shard.even(3, 8, 3), Shard.causal(1, 12, 2)])
@@ -44,6 +45,14 @@ def test_parts_have_the_fingerprint_of_the_whole(
     monkeypatch.setattr(fingerprints, "SLICE", 7 * 8)
     parts = [torch.cat([X.narrow(cut.dim, *r) for r in runs], cut.dim) for runs in cut.runs]
     assert together(parts, cut)["x"] == pytest.approx(whole, rel=1e-12)
+
+
+@pytest.mark.parametrize("cut", [Shard.even(1, 60, 7), Shard.causal(1, 60, 3)])
+def test_axes_in_a_row_have_the_fingerprint_of_the_axes_apart(cut: Shard) -> None:
+    """Of 12 x 5 positions in a row ranks hold parts of rows; the last dim counts on."""
+    flat = X.flatten(1, 2)
+    parts = [torch.cat([flat.narrow(1, *r) for r in runs], 1) for runs in cut.runs]
+    assert together(parts, cut, grids={1: [12, 5]})["x"] == pytest.approx(alone(X)["x"], rel=1e-12)
 
 
 def test_parts_along_two_dims_have_it_too() -> None:

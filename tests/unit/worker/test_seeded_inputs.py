@@ -38,8 +38,7 @@ def test_no_rank_makes_a_whole_activation(monkeypatch: pytest.MonkeyPatch) -> No
         0,
         device=torch.device("cpu"),
         dtype=torch.bfloat16,
-        cut=CUTS[0],
-        rank=3,
+        held=inputs.held_by(3, CUTS[0], None),
     )
     assert len(made) == 13
     assert {shape[1] for shape in made} == {3}
