@@ -54,10 +54,6 @@ class Expected:
     flipped: Fingerprint
     tolerances: dict[str, float]
     floor: float
-    repeats: dict[str, float]
-    """How far a step may be from an earlier one on the same inputs: in 16 bits what the gate lets
-    pass, by the rounding of one device, without a factor for the estimate. An H200, whose atomics
-    add in any order, came to 0.4 of it at most in 40 cases."""
 
     def farthest(self, got: Fingerprint, *, is_flipped: bool = False) -> Difference:
         right = self.flipped if is_flipped else self.fingerprint
@@ -71,13 +67,14 @@ class Expected:
         both = {"fingerprint": whole, "flipped": reference.flipped}
         if own is None:
             fixed = dict.fromkeys(exact, TOLERANCE[dtype])
-            floor = noise_floor(whole, dtype)
-            return cls(tolerances=fixed, repeats=fixed, floor=floor, **both)
+            return cls(tolerances=fixed, floor=noise_floor(whole, dtype), **both)
         errors = {name: relative_error(own[name], exact[name], exact[name]) for name in exact}
         typical = statistics.median(errors.values())
-        rounding = {n: OWN_ERROR_FACTOR * max(typical, error) for n, error in errors.items()}
-        estimated = {name: ESTIMATE * each for name, each in rounding.items()}
-        return cls(tolerances=estimated, repeats=rounding, floor=0.0, **both)
+        rounding = {
+            name: ESTIMATE * OWN_ERROR_FACTOR * max(typical, error)
+            for name, error in errors.items()
+        }
+        return cls(tolerances=rounding, floor=0.0, **both)
 
 
 @final
@@ -231,10 +228,7 @@ class StepProof:
         if self._is_share:
             return
         first, dtype = self._firsts[self._is_flipped], self._step.workload.dtype
-        known = self._expected.repeats if self._expected is not None else {}
-        # A gradient that is nothing but rounding is far from one device's, and has a floor here.
-        most = TOLERANCE[dtype]
-        tolerances = {name: min(most, known.get(name, most)) for name in first}
+        tolerances = dict.fromkeys(first, TOLERANCE[dtype])
         far = farthest(self._fingerprint(), first, tolerances, noise_floor(first, dtype))
         self._hold("repeat_error", far, f"{when} differs from the first step")
 
