@@ -32,7 +32,6 @@ from spbench.layers.ring_scores import Rows
 from spbench.model import inputs
 from spbench.strategies import ring
 from spbench.strategies.registry import load
-from spbench.workload.catalogue import find, with_settings
 from spbench.workload.workload import Workload
 
 RANKS = 8
