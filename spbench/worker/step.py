@@ -155,7 +155,7 @@ class Step:
 
     @property
     def grids(self) -> dict[str, Grids]:
-        """Of each of ``tensors`` that has axes: the lengths of those of the model in a dim."""
+        """The lengths of the axes of the model in each dim that has any, of each of ``tensors``."""
         work = self.workload
         dims = {work.dim(axis): work.grid(axis) for axis in work.axes}
         named = {"output": dims, "gradient of the input": dims}
