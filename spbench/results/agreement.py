@@ -18,8 +18,12 @@ Fingerprint = dict[str, list[float]]
 
 FIXED_TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
 TOLERANCE = FIXED_TOLERANCE | {"bfloat16": 0.25, "float16": 0.1}
-"""Relative difference up to which two steps of a dtype are the same."""
+"""Relative difference up to which two steps of a dtype are the same, by whichever strategy."""
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}
+OUTPUT = "output"
+NOISE_FACTOR = 8.0
+"""How much further than a repeated step a later one may be. Both are estimates, by a factor of two
+or three each, of what a kernel's order of sums changes at random."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -78,6 +82,45 @@ def relative_difference(got: Sequence[float], wanted: Sequence[float], floor: fl
 def noise_floor(fingerprint: Fingerprint, dtype: str) -> float:
     """Below this root mean square a gradient is nothing but rounding: that of a query which only
     one key answers is zero, whatever its digits say."""
-    gradients = [n for name, n in fingerprint.items() if not name.startswith("output")]
-    typical = statistics.median([math.sqrt(n[1] / n[0]) for n in gradients] or [0.0])
-    return 10 * EPS[dtype] / TOLERANCE[dtype] * typical
+    return 10 * EPS[dtype] / TOLERANCE[dtype] * _typical_gradient(fingerprint)
+
+
+def _typical_gradient(fingerprint: Fingerprint) -> float:
+    gradients = [n for name, n in fingerprint.items() if not name.startswith(OUTPUT)]
+    return statistics.median([math.sqrt(n[1] / n[0]) for n in gradients] or [0.0])
+
+
+@dataclass(frozen=True, kw_only=True)
+class Repeats:
+    """How near steps in 16 bits are to each other that one strategy computes from the same inputs.
+
+    Each value is rounded as before, so that nothing differs but for the order in which a kernel
+    adds: of a GPU's attention backward, where the sum's last digit, and what is computed from it,
+    is then another one each time. How far that leads, one repetition tells.
+    """
+
+    tolerances: dict[str, float]
+    floor: float
+
+    @classmethod
+    def of(cls, first: Fingerprint, again: Fingerprint, dtype: str) -> "Repeats":
+        """From two steps on the same inputs, before anything is timed."""
+        floor = EPS[dtype] * _typical_gradient(first)
+        noise = {name: relative_difference(again[name], first[name], floor) for name in first}
+        typical = statistics.median(noise.values())
+        tolerances = {
+            name: max(_least(name, dtype), NOISE_FACTOR * max(typical, own))
+            for name, own in noise.items()
+        }
+        return cls(tolerances=tolerances, floor=floor)
+
+    def farthest(self, got: Fingerprint, first: Fingerprint) -> Difference:
+        """``first``: the first step on the same inputs, which may be other than those above."""
+        return farthest(got, first, self.tolerances, self.floor)
+
+
+def _least(name: str, dtype: str) -> float:
+    """What a difference may be where a repeated step had none. No kernel adds in another order on
+    the way to the output; a gradient is given one rounding, as an order that is seldom another one
+    may have come out the same by luck."""
+    return FIXED_TOLERANCE["float32"] if name == OUTPUT else EPS[dtype] / 2

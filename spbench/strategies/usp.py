@@ -7,8 +7,10 @@ Across groups, ranks with the same heads attend as in a ring, a K/V gather or At
     out       (B, U S/N, Z/U, D)   --switch-->   (B, S/N, Z, D)         (U - 1) / U of M / N sent
 """
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache, partial
+from math import inf
 from typing import ClassVar, cast, final
 
 from torch import Tensor
@@ -16,7 +18,7 @@ from torch import Tensor
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
 from spbench.layers.head_groups import HEADS, of_first, traffic_in_groups
-from spbench.layers.head_parallel import attend_by_heads
+from spbench.layers.head_parallel import attend_by_heads, traffic_by_heads
 from spbench.layers.head_shares import all_heads, share_heads
 from spbench.strategies import refusals
 from spbench.strategies.base import Strategy
@@ -24,7 +26,8 @@ from spbench.strategies.fixed_axis import AUTO, FixedAxis, Known, padding_in_wor
 from spbench.strategies.registry import ACROSS, load
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.mesh import Mesh
-from spbench.workload.sharding import Shard
+from spbench.workload.sharding import Shard, shard_sizes
+from spbench.workload.step_traffic import in_a_step
 from spbench.workload.traffic import Traffic, waited_bytes
 from spbench.workload.workload import Workload
 
@@ -101,6 +104,34 @@ class USP(FixedAxis):
         most = share_heads(padded.heads, padded.key_heads, size).queries[0]
         return most * size / workload.heads  # 5 heads on 2 ranks: 3 where the mean is 2.5
 
+    def least_cost(self, workload: Workload, ranks: int) -> float:
+        """Bytes of a step in the first group alone, times ``unevenness``, with the groups' size
+        written out. No choice costs less than that, and it takes no look at all ranks."""
+        size = int(self.ulysses)
+        part, groups = self._part(workload, ranks // size)
+        padded = all_heads(workload, size, self.padded)
+
+        def along(axis: str) -> float:
+            total = 0.0
+            for place, times in Counter(workload.places).items():
+                attention = place.sublayer
+                if not isinstance(attention, Attention) or axis not in attention.attended:
+                    continue
+                # Text is shared out by itself: what a rank has of both is not as even as the sum.
+                held = self.held(workload, axis, ranks)[:size] if workload.text else None
+                whole = self.other.held(workload, axis, groups)[0]
+                inside = traffic_by_heads(attention, padded, axis, held or shard_sizes(whole, size))
+                across = self.other.sublayer_traffic(attention, part, axis, groups)
+                (there, out), (back, home) = inside
+                own = [there, *across[0], out], [back, *across[1], home]
+                total += times * waited_bytes(
+                    in_a_step(workload, place, own, ([], []), self.ends_in_transfer)
+                )
+            return total
+
+        axes = self.choices(workload.kinds[0], workload, ranks)
+        return min(map(along, axes)) * self.unevenness(workload, ranks)
+
     def others(self, workload: Workload, ranks: int) -> list[tuple[Strategy, Workload, int]]:
         chosen = self.settled(workload, ranks)
         return [(self.other, *chosen._part(workload, ranks // int(chosen.ulysses)))]
@@ -153,4 +184,13 @@ def _cheapest(strategy: USP, known: Known, ranks: int) -> USP:
         sent = waited_bytes(each.traffic(known.workload, ranks))
         return sent * each.unevenness(known.workload, ranks)
 
-    return min(strategy.alternatives(known.workload, ranks), key=cost)
+    every = strategy.alternatives(known.workload, ranks)
+    least = [each.least_cost(known.workload, ranks) for each in every]
+    best, chosen = inf, 0
+    # Whoever costs least at best is looked at first: then most need no look at all ranks.
+    for i in sorted(range(len(every)), key=least.__getitem__):
+        if least[i] > best:
+            break
+        # Of equals the first, whose groups are the largest.
+        best, chosen = min((best, chosen), (cost(every[i]), i))
+    return every[chosen]

@@ -150,7 +150,7 @@ def _compare(
     tolerances = comparison.tolerances(list(mine))
     with Witness(transports) as other_witness:
         other = without_weights(step, run_flipped(step, reference.rounded_to, observer))
-    tolerances |= {flipped(name): tolerances[name] for name in mine if flipped(name) in other}
+    tolerances |= comparison.tolerances(list(other))
     weights = updated_weights(step, reference.rounded_to, reference.exact, observer)
     tolerances |= comparison.tolerances(list(weights)) if weights else {}
 

@@ -120,6 +120,7 @@ def one_device(
     def run_own(exact: Named) -> Named:
         step = step_in(workload.dtype)
         found = run_seeded(step, rounded_to, observer)
+        found |= without_weights(step, run_flipped(step, rounded_to, observer))
         return found | updated_weights(step, rounded_to, exact, observer)
 
     exact, print_of_other, grids = run_exact()

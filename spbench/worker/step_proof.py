@@ -1,6 +1,7 @@
 """Proves that what is timed is what was proved: the same step at its full size, from end to end.
 
     first step      sends nothing past comm/; its numbers are one device's, where that could run all
+    the same again  in 16 bits alone: says how far two steps are apart by the order of sums
     second step     the same on other inputs, in the memory pass; its bytes and calls are counted
     each block      runs on the other inputs than the block before; sends and calls as often as the
                     counted step, and the optimizer counts as many updates as there were steps; its
@@ -32,7 +33,15 @@ from torch import Tensor
 from spbench.comm.compiler import graphs_run
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.model.inputs import Inputs
-from spbench.results.agreement import TOLERANCE, Difference, Fingerprint, farthest, noise_floor
+from spbench.results.agreement import (
+    FIXED_TOLERANCE,
+    TOLERANCE,
+    Difference,
+    Fingerprint,
+    Repeats,
+    farthest,
+    noise_floor,
+)
 from spbench.worker.comparison import FLIPPED, OWN_ERROR_FACTOR, UPDATED, relative_error
 from spbench.worker.fingerprint import fingerprint, whole_fingerprint
 from spbench.worker.observer import Observer
@@ -54,10 +63,6 @@ class Expected:
     flipped: Fingerprint
     tolerances: dict[str, float]
     floor: float
-    repeats: dict[str, float]
-    """How far a step may be from an earlier one on the same inputs: in 16 bits what the gate lets
-    pass, by the rounding of one device, without a factor for the estimate. An H200, whose atomics
-    add in any order, came to 0.4 of it at most in 40 cases."""
 
     def farthest(self, got: Fingerprint, *, is_flipped: bool = False) -> Difference:
         right = self.flipped if is_flipped else self.fingerprint
@@ -71,13 +76,14 @@ class Expected:
         both = {"fingerprint": whole, "flipped": reference.flipped}
         if own is None:
             fixed = dict.fromkeys(exact, TOLERANCE[dtype])
-            floor = noise_floor(whole, dtype)
-            return cls(tolerances=fixed, repeats=fixed, floor=floor, **both)
+            return cls(tolerances=fixed, floor=noise_floor(whole, dtype), **both)
         errors = {name: relative_error(own[name], exact[name], exact[name]) for name in exact}
         typical = statistics.median(errors.values())
-        rounding = {n: OWN_ERROR_FACTOR * max(typical, error) for n, error in errors.items()}
-        estimated = {name: ESTIMATE * each for name, each in rounding.items()}
-        return cls(tolerances=estimated, repeats=rounding, floor=0.0, **both)
+        rounding = {
+            name: ESTIMATE * OWN_ERROR_FACTOR * max(typical, error)
+            for name, error in errors.items()
+        }
+        return cls(tolerances=rounding, floor=0.0, **both)
 
 
 @final
@@ -100,6 +106,8 @@ class StepProof:
         self._output: Tensor | None = None
         self._firsts: dict[bool, Fingerprint] = {}
         """The first numbers, by whether they are those of the flipped inputs."""
+        self._repeats: Repeats | None = None
+        """How near steps on the same inputs are, where a fixed tolerance would be a wide one."""
         self._farthest: dict[str, Difference] = {}
         """By column of the row."""
         self._looked_into: dict[str, Any] = {}
@@ -127,7 +135,7 @@ class StepProof:
         self._counts.begin(self._step.transports)
         witness = self._witnessed(step)
         self._looked_into |= {"unseen_operators": counted_calls(witness.unseen)}
-        return self._first_numbers()
+        return self._first_numbers() or self._repeat()
 
     def second(self) -> dict[str, Any] | None:
         """Behind the second step, which was counted, on the other inputs: as ``first``."""
@@ -142,6 +150,24 @@ class StepProof:
         if self._expected is not None:
             far = self._expected.farthest(first, is_flipped=self._is_flipped)
             self._hold("agreement_error", far, "in the first step differs from one device")
+        return self._if_any_wrong()
+
+    def _repeat(self) -> dict[str, Any] | None:
+        """In 16 bits, where a step may be far from one device's by rounding alone: takes the first
+        one once more, so as to know how far steps of the same rounding are apart. As ``first``."""
+        dtype = self._step.workload.dtype
+        if self._is_share or dtype in FIXED_TOLERANCE:
+            return None
+        self.forget()
+        self._observer.heartbeat.working()
+        with self._observer.times.step(self._group.device):  # it has no number: planted faults
+            self.see(self._step.uncounted(self._inputs, self._cotangent))  # do not strike in it
+        again, first = self._fingerprint(), self._firsts[self._is_flipped]
+        if self._expected is not None:
+            far = self._expected.farthest(again)
+            self._hold("agreement_error", far, "in a repeated first step differs from one device")
+        self._hold_repeat(again, "in a repetition")
+        self._repeats = Repeats.of(first, again, dtype)
         return self._if_any_wrong()
 
     def settle(self, step: Callable[[], object]) -> None:
@@ -230,12 +256,16 @@ class StepProof:
         """Notes numbers that are not the first ones on these inputs."""
         if self._is_share:
             return
+        self._hold_repeat(self._fingerprint(), when)
+
+    def _hold_repeat(self, got: Fingerprint, when: str) -> None:
+        """Holds a step's numbers against the first ones on these inputs."""
         first, dtype = self._firsts[self._is_flipped], self._step.workload.dtype
-        known = self._expected.repeats if self._expected is not None else {}
-        # A gradient that is nothing but rounding is far from one device's, and has a floor here.
-        most = TOLERANCE[dtype]
-        tolerances = {name: min(most, known.get(name, most)) for name in first}
-        far = farthest(self._fingerprint(), first, tolerances, noise_floor(first, dtype))
+        tolerances = dict.fromkeys(first, TOLERANCE[dtype])
+        far = farthest(got, first, tolerances, noise_floor(first, dtype))
+        if self._repeats is not None:
+            near = self._repeats.farthest(got, first)
+            far = max(far, near, key=lambda difference: difference.excess)
         self._hold("repeat_error", far, f"{when} differs from the first step")
 
     def _hold(self, column: str, far: Difference, differs: str) -> None:

@@ -141,6 +141,24 @@ def test_a_position_zeroed_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     assert caught("ulysses", 2, work).startswith(TWIN)
 
 
+@pytest.mark.parametrize("mode", ["train", "forward"])
+@pytest.mark.parametrize("name", ["axes-2d", "attention-only", "causal"])
+def test_attention_5_percent_off_in_16_bits_alone(
+    monkeypatch: pytest.MonkeyPatch, name: str, mode: str
+) -> None:
+    """Where float32 is right: what is left are the tolerances of 16 bits, four times one device's
+    own rounding. 2 % is less than that."""
+
+    def wrong(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
+        return attend_whole(q, k, v, scores) * (1.05 if q.dtype == torch.bfloat16 else 1.0)
+
+    work = shape(name, dtype="bfloat16", mode=mode)
+    assert not caught("ulysses", 2, work)
+    monkeypatch.setattr(head_parallel, "attend_whole", wrong)
+    complaint = caught("ulysses", 2, work)
+    assert "differs from one device" in complaint and TWIN not in complaint
+
+
 def test_a_ring_that_adds_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     """Few roundings of a sum in 16 bits hide in those of the workload's own type."""
 

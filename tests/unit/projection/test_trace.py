@@ -64,7 +64,8 @@ def test_few_blocks_tell_what_all_do(
 
 
 def test_what_is_not_affine_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Where the predicted bytes of the whole depth are others, all blocks run."""
+    """Where the predicted bytes of the whole depth are others, all blocks run, and the dry run is
+    refused if all of them send something else, too."""
     depths = []
     run = DryRun.__call__
 
@@ -74,7 +75,8 @@ def test_what_is_not_affine_runs_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(DryRun, "__call__", noted)
     monkeypatch.setattr(trace, "_predicted", lambda *_: {})
-    work(workload(), load("dsp"), 4)
+    with pytest.raises(Failure, match="one of the two is wrong"):
+        work(workload(), load("dsp"), 4)
     assert depths == [1, 4, 7]
 
 

@@ -69,7 +69,7 @@ def test_attention_clones_nothing(strategy: str, axis: str) -> None:
     """Elsewhere autograd joins the gradients of q, k and v, once for each attention; RSA puts its
     output in the order of the activation."""
     own = {"layers/memory_order.py: put_outermost": 1}
-    expected = {"worker/step.py: __call__": 2} | (own if strategy == "rsa" else {})
+    expected = {"worker/step.py: uncounted": 2} | (own if strategy == "rsa" else {})
     for batch in (1, 2):
         elsewhere = seen(strategy, axis, batch, "train").elsewhere
         assert elsewhere == {f"spbench/{place}": count for place, count in expected.items()}

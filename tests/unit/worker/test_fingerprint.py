@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from spbench.results.agreement import TOLERANCE, Fingerprint, farthest, relative_difference
+from spbench.results.agreement import TOLERANCE, Fingerprint, Repeats, farthest, relative_difference
 from spbench.worker import fingerprint as fingerprints
 from spbench.worker.fingerprint import Grids, fingerprint
 from spbench.worker.memory import LiveStorages
@@ -95,3 +95,52 @@ def test_the_tensor_is_named() -> None:
     far = farthest(off, two, dict.fromkeys(two, TOLERANCE["float32"]))
     assert (far.name, far.excess > 1) == ("b", True)
     assert farthest({"a": two["a"]}, two, {"a": 1.0}).excess == math.inf
+
+
+def shaken(x: Tensor, relative: float, seed: int) -> Tensor:
+    """``x`` and random differences of this size."""
+    noise = torch.randn(x.shape, generator=torch.Generator().manual_seed(seed))
+    return x + relative * noise * x.square().mean().sqrt()
+
+
+def step(output: Tensor, *gradients: Tensor) -> Fingerprint:
+    named = {"output": output} | {f"gradient of {i}": x for i, x in enumerate(gradients)}
+    return {name: alone(x)["x"] for name, x in named.items()}
+
+
+@pytest.mark.parametrize(("dtype", "rounding"), [("bfloat16", 2.0**-8), ("float16", 2.0**-11)])
+def test_steps_without_noise_are_equal_but_for_a_rounding(dtype: str, rounding: float) -> None:
+    """As on a CPU: an output has none even."""
+    first = step(X, X, X)
+    repeats = Repeats.of(first, first, dtype)
+    assert repeats.tolerances["output"] == 1e-4
+    assert repeats.tolerances["gradient of 0"] == rounding
+    assert repeats.farthest(first, first).excess == 0
+    assert repeats.farthest(step(X * 1.005, X, X), first).name == "output"
+    assert repeats.farthest(step(X * 1.005, X, X), first).excess == pytest.approx(50, rel=1e-3)
+    assert repeats.farthest(step(X, X, X * 1.005), first).excess > 1
+
+
+@pytest.mark.parametrize("noise", [0.0008, 0.003, 0.0104])
+def test_steps_may_be_as_noisy_as_a_repeated_one(noise: float) -> None:
+    """As an H200's gradients were, whose kernels add in another order each time."""
+    first = step(X, *[X] * 9)
+    for seed in range(0, 200, 20):
+        steps = [
+            step(X, *[shaken(X, noise, seed + 10 * again + i) for i in range(9)])
+            for again in range(2)
+        ]
+        repeats = Repeats.of(first, steps[0], "bfloat16")
+        assert repeats.farthest(steps[1], first).excess < 0.7
+        assert repeats.farthest(step(X * 1.005, *[X] * 9), first).name == "output"
+        if noise < 0.005:
+            assert repeats.farthest(step(X, *[X] * 8, X * 1.05), first).excess > 1
+
+
+def test_a_gradient_of_nothing_but_rounding_is_no_repetition() -> None:
+    """Its digits are others each time, and it is nothing beside the rest."""
+    first = step(X, X, X, 1e-4 * X)
+    repeats = Repeats.of(first, step(X, X, X, 1e-4 * X.flip(1)), "bfloat16")
+    assert repeats.farthest(step(X, X, X, 1e-4 * X.flip(2)), first).excess < 1
+    nothing = step(0 * X, 0 * X)
+    assert Repeats.of(nothing, nothing, "bfloat16").farthest(nothing, nothing).excess == 0
