@@ -11,10 +11,11 @@ module's weights. Should they change, tests/unit/comm/test_compiler.py finds it 
 """
 
 import sys
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from types import CodeType, FrameType
-from typing import Any, Protocol, TypeVar, cast
+from typing import Any, Protocol, TypeVar, cast, final
 
 import torch
 from torch import nn
@@ -34,6 +35,30 @@ def never_compiled(function: Function) -> Function:
     return function
 
 
+@final
+class _Eager:
+    """torch's stance is one for all threads: the first that is inside sets it, and the last that
+    leaves puts it back. If each did, one would put back what another had set."""
+
+    def __init__(self) -> None:
+        self._lock, self._inside, self._stance = threading.Lock(), 0, ExitStack()
+
+    def __enter__(self) -> None:
+        with self._lock:
+            self._inside += 1
+            if self._inside == 1:
+                self._stance.enter_context(torch.compiler.set_stance("force_eager"))
+
+    def __exit__(self, *error: object) -> None:
+        with self._lock:
+            self._inside -= 1
+            if self._inside == 0:
+                self._stance.close()
+
+
+EAGER = _Eager()
+
+
 @contextmanager
 def nothing_compiled() -> Iterator[None]:
     """Inside, functions that ``torch.compile`` was given run as they were written. Behind it their
@@ -41,7 +66,7 @@ def nothing_compiled() -> Iterator[None]:
     if "torch._dynamo" not in sys.modules:  # nothing can have been compiled
         yield
         return
-    with torch.compiler.set_stance("force_eager"):
+    with EAGER:
         yield
 
 

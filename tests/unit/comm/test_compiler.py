@@ -187,3 +187,31 @@ def test_weights_go_from_any_form_to_any_other(graphs: CountedGraphs) -> None:
             assert torch.equal(mine, its)
     with pytest.raises(RuntimeError, match=r"Missing key.*parts\.0\._orig_mod\.weight"):
         load_weights_of(nn.Linear(2, 2), inside)
+
+
+def test_threads_that_leave_in_the_order_in_which_they_came(graphs: CountedGraphs) -> None:
+    """The first is gone while the second is still inside: behind both, compiled code runs again."""
+    function, x = torch.compile(lambda x: x.sin() + 1, backend=graphs), torch.ones(3)
+    function(x)
+    first_inside, second_inside, first_left = (threading.Event() for _ in range(3))
+
+    def first() -> None:
+        with nothing_compiled():
+            first_inside.set()
+            second_inside.wait(60)
+        first_left.set()
+
+    def second() -> None:
+        first_inside.wait(60)
+        with nothing_compiled():
+            second_inside.set()
+            first_left.wait(60)
+            function(x)
+
+    threads = [threading.Thread(target=each) for each in (first, second)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    function(x)
+    assert graphs.of_this_thread() == 2
