@@ -119,8 +119,8 @@ def made_inputs(monkeypatch: pytest.MonkeyPatch) -> None:
         made = WHOLE.get((name, shape))
         if made is None:
             return real(name, shape, seed, **how)
-        for cut in () if how["cut"] is None else how["cut"].cuts:
-            made = torch.cat([made.narrow(cut.dim, *run) for run in cut.runs[how["rank"]]], cut.dim)
+        for dim, runs in how["held"].items():
+            made = torch.cat([made.narrow(dim, *run) for run in runs], dim)
         return made.to(how["dtype"], copy=True)
 
     monkeypatch.setattr(inputs, "seeded_part", part)
@@ -158,7 +158,7 @@ def test_sums_are_rounded_once(strategy: str, mode: str, dtype: str) -> None:
     """A right strategy uses a quarter of the tolerance: it is as far off as one device."""
     complaint, used = use_of_tolerance(strategy, mode, dtype)
     if (strategy, mode) == (ROUNDED_ON_THE_WAY, "train"):
-        assert "gradient of the input differs from one device" in complaint
+        assert complaint.startswith("gradient of the input ")
         assert used > 2
     else:
         assert complaint == ""
