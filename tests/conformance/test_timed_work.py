@@ -169,19 +169,19 @@ def test_a_backward_that_adds_in_another_order_each_time_in_run(
     monkeypatch: pytest.MonkeyPatch, now: Now, since: int | None
 ) -> None:
     """As a GPU's does: the last digit of some of dQ is another one each time. A right step is not
-    blamed for it; one whose dQ is 5 % off is."""
+    blamed for it; one whose output is 0.5 % off is, as nothing shakes that."""
 
     def make(right: Attend) -> Attend:
         def shaken(q: Tensor, *rest: Any) -> Tensor:
-            factor = 1.05 if since is not None and now.step >= since else 1.0
+            factor = 1.005 if since is not None and now.step >= since else 1.0
 
             def shake(grad: Tensor) -> Tensor:
                 digits = 2.0**-7 * torch.randint(-1, 2, grad.shape) * (torch.rand(grad.shape) < 0.1)
-                return (grad * factor * (1 + digits)).to(grad.dtype)
+                return (grad * (1 + digits)).to(grad.dtype)
 
             if q.dtype == torch.bfloat16:  # not in the float32 copy of the gate's step
                 q.register_hook(shake)
-            return right(q, *rest)
+            return right(q, *rest) * factor
 
         return shaken
 
@@ -191,7 +191,7 @@ def test_a_backward_that_adds_in_another_order_each_time_in_run(
         assert complaint(samples) == ""
         assert 0 < (samples[0].repeat_error or 0) < 0.02
     else:
-        assert "gradient of" in complaint(samples)
+        assert "output" in complaint(samples)
         assert "in timed steps differs from the first step by" in complaint(samples)
 
 
