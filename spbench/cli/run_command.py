@@ -17,7 +17,7 @@ from spbench.report.dry_run import show_plan
 from spbench.report.live_line import loading_torch
 from spbench.report.tables import print_json
 from spbench.results.find_run import RESULTS, reference_of
-from spbench.sweep.devices import why_not_here
+from spbench.sweep.devices import no_gpu_here, visible_gpus, why_not_here
 from spbench.sweep.estimate import Foreseen, counted_sentences, foreseen
 from spbench.sweep.plan import cells
 from spbench.sweep.request import Request
@@ -93,10 +93,14 @@ def _counted_sentences(
 
 def _not_here(request: Request) -> list[str]:
     """Sentences on numbers of ranks that this machine could not start."""
+    counts = sorted({each.ranks for each in request.combinations})
+    if request.device == "cuda" and not visible_gpus():
+        # They are asked about a GPU's step on purpose: a CPU's would be no answer.
+        return [f"{counted(ranks, 'rank')} cannot start here: {no_gpu_here()}" for ranks in counts]
     share = request.kind == "one_gpu_share"
     why_nots = {
         why: ranks
-        for ranks in sorted({each.ranks for each in request.combinations})
+        for ranks in counts
         if (why := why_not_here(ranks, request.device, share=share, nodes=request.nodes))
     }
     return [f"{counted(ranks, 'rank')} cannot start here: {why}" for why, ranks in why_nots.items()]

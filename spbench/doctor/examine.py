@@ -23,7 +23,7 @@ from spbench.workload.case import Device
 
 MOST_CPU_RANKS = 8
 """Unless --gpus says otherwise; a check with more ranks shows no more."""
-NEEDED = ("torch", "gpus", "driver", "cuda", "nccl", "gloo", "temporary", "/dev/shm")
+NEEDED = ("torch", "gpus", "driver", "cuda", "nccl", "gloo", "temporary", "/dev/shm", "host name")
 """Checks without which ranks cannot start; of several that failed, the first is the cause."""
 
 

@@ -8,7 +8,12 @@ import psutil
 
 from spbench.doctor.diagnosis import Diagnosis, fail, ok, warn
 from spbench.errors import or_none
-from spbench.launch.interfaces import GLOO_INTERFACE, is_loopback, no_such_interface
+from spbench.launch.interfaces import (
+    GLOO_INTERFACE,
+    interface_remedy,
+    is_loopback,
+    no_such_interface,
+)
 from spbench.results.variables import variables
 from spbench.workload.case import Device
 
@@ -60,7 +65,7 @@ def host_name(
     if chosen:
         if (wrong := no_such_interface(chosen, interfaces)) is not None:
             grade = fail if device == "cpu" else warn  # NCCL has a variable of its own
-            return grade("host name", wrong, f"set it to one of {', '.join(interfaces)}")
+            return grade("host name", wrong, interface_remedy())
         return ok("host name", f"{name}; gloo listens on {chosen} ({GLOO_INTERFACE})")
     remedy = f"add it to /etc/hosts, or set {GLOO_INTERFACE} (to lo for one machine)"
     if addresses is None:

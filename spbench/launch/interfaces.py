@@ -63,7 +63,16 @@ def why_gloo_cannot_listen(device: Device) -> str | None:
     chosen, interfaces = os.environ.get(GLOO_INTERFACE, ""), psutil.net_if_addrs()
     if device != "cpu" or not chosen or not (wrong := no_such_interface(chosen, interfaces)):
         return None
-    return f"{wrong}; set it to one of {', '.join(interfaces)}, or unset it"
+    return f"{wrong}; {interface_remedy()}, or unset it"
+
+
+def interface_remedy() -> str:
+    """What GLOO_SOCKET_IFNAME may be: whole names of interfaces that are up."""
+    up = [name for name, state in psutil.net_if_stats().items() if state.isup]
+    return (
+        f"set it to one of {', '.join(up)}: gloo takes whole names, and ^ and = are of "
+        "NCCL_SOCKET_IFNAME alone"
+    )
 
 
 def why_ranks_cannot_meet(device: Device, *, is_alone: bool) -> str | None:

@@ -63,6 +63,11 @@ def default_ranks(device: Device, *, nodes: int = 1) -> int:
     return joined_ranks() or nodes * of_node
 
 
+def no_gpu_here() -> str:
+    """Says that no GPU is visible, and what hides it."""
+    return f"no GPU is visible here ({_hidden_by()})"
+
+
 def why_not_here(ranks: int, device: Device, *, share: bool = False, nodes: int = 1) -> str | None:
     """Why ``nodes`` machines like this one cannot start so many ranks, and what would work."""
     started = joined_ranks()
@@ -79,7 +84,7 @@ def why_not_here(ranks: int, device: Device, *, share: bool = False, nodes: int 
     if ranks <= available:
         return None
     if not available:
-        return f"no GPU is visible here ({_hidden_by()}); use --device cpu"
+        return f"{no_gpu_here()}; use --device cpu"
     if nodes > 1:
         return f"{nodes} machines like this one have {available} GPUs; use 1 to {available}"
     hidden = f" ({_hidden_by()})" if VISIBLE in os.environ else ""

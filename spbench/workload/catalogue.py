@@ -199,5 +199,6 @@ def _with_one_changed(stacks: list[Any], inside: list[str], override: Override) 
 
 def with_settings_in_name(workload: Workload, overrides: Sequence[Override]) -> Workload:
     """``workload`` with its name extended by overrides that no column of the results shows."""
-    texts = [each.text for each in overrides if each.key.split(".")[0] not in OWN_COLUMNS]
+    own = (each.text for each in overrides if each.key.split(".")[0] not in OWN_COLUMNS)
+    texts = dict.fromkeys(own)  # what is given twice alike is one thing
     return workload.model_copy(update={"name": " ".join([workload.name, *texts])})

@@ -180,6 +180,8 @@ def _read_in_two_ways(text: str, value: float) -> str:
         return f"is {value:g} in YAML 1.1, which counts it in sixties; write {value:g}"
     if digits.isdecimal() and digits.startswith("0") and digits.strip("0"):
         decimal = digits.lstrip("0")
+        if decimal == str(abs(int(value))):  # 01 is 1 in both
+            return f"begins with 0, as octal numbers do in YAML 1.1; write {value}"
         return f"is {value} in YAML 1.1 and {decimal} in YAML 1.2; write {value} or {decimal}"
     return ""
 

@@ -734,6 +734,7 @@ def test_a_dry_run_is_of_any_ranks_on_any_device(
     done = spbench(tmp_path, *words, "--gpus", "1024", "--dry-run", torch=True)
     assert done.code == 0, done.err
     assert "1,024 ranks cannot start here: no GPU is visible here" in done.out
+    assert "use --device cpu" not in done.out  # which would answer another question
     assert "a step on the busiest rank, counted" in done.out
     done = spbench(tmp_path, *words, "--dry-run", "--json", torch=True)
     assert {(row["ranks"], row["device"]) for row in json.loads(done.out)} == {(8, "cuda")}

@@ -169,7 +169,7 @@ def curve_sheet(panels: Mapping[str, CurvePanel], about: str, heading: str) -> S
         any(curve.low) for curve in curves if curve.is_projected
     )
     if any(any(curve.noisy) for curve in curves):
-        notes.append("circled: noisy launches, which are not ranked and no ideal begins at")
+        notes.append("circled: noisy launches, which are not ranked; no ideal line begins there")
     notes += ["cross: no figure, and why"] * any(curve.failed for curve in curves)
     notes += hollow_notes(each.source for panel in panels.values() for each in panel.published)
     return Sheet(

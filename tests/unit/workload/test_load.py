@@ -340,6 +340,7 @@ def test_a_setting_that_would_undo_another_is_refused(settings: list[str]) -> No
         ("heads=", "heads is None"),
         ("heads=1e1", "heads is '1e1'"),
         ("axes.time=010", "010 is 8 in YAML 1.1 and 10 in YAML 1.2; write 8 or 10, or put it in"),
+        ("depth=01", "01 begins with 0, as octal numbers do in YAML 1.1; write 1, or put it in"),
         ("axes.time=0_17", "0_17 is 15 in YAML 1.1 and 17 in YAML 1.2; write 15 or 17"),
         ("axes.time=1:30", "1:30 is 90 in YAML 1.1, which counts it in sixties; write 90, or put"),
         ("axes={time: 1:30:00, space: 8}", "1:30:00 is 5400 in YAML 1.1, which counts it in"),
