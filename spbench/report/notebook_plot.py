@@ -13,6 +13,7 @@ from spbench.report.plots.plots import page_of
 from spbench.report.plots.points import Asked
 from spbench.results.find_run import find_run, reference_of
 from spbench.results.reading import latest, read_runs
+from spbench.results.record import COLUMNS
 from spbench.results.run_json import folder_of_run
 
 NOWHERE = Path(os.devnull, "no run")
@@ -33,9 +34,15 @@ def plot(
     ``run``: a results directory, a CSV file, ``baseline:NAME``, or rows of ``read_runs``, which
     have no iterations. ``kind``: by default the one that the run has most to say with; with
     ``metric``, ``x`` or ``facet`` curves of any figure. Raises ValueError for a kind, metric, x or
-    facet that is not known, and Failure for a run that is not there.
+    facet that is not known, for rows without a column of runs.csv, and Failure for a run that is
+    not there.
     """
     if isinstance(run, pandas.DataFrame):
+        if missing := [name for name in COLUMNS if name not in run]:
+            raise ValueError(
+                f"these rows have no column {missing[0]!r}, of {len(missing)} that are missing; "
+                "spbench.read_runs gives rows with all of them"
+            )
         path, frame = NOWHERE, latest(run)
     else:
         path = find_run(Path(run))

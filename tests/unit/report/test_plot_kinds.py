@@ -11,6 +11,7 @@ from helpers.example_rows import lines_of, row, rows
 from helpers.kept_runs import kept, side
 from helpers.plotted_runs import TWENTY, projected_of, run_of
 from matplotlib.figure import Figure
+from pandas import DataFrame
 
 import spbench
 from spbench.report.plots import looks, plots
@@ -211,3 +212,7 @@ def test_a_notebook_gets_the_figure_itself(tmp_path: Path, monkeypatch: pytest.M
         spbench.plot(frame, "memry")
     with pytest.raises(ValueError, match=r"^there is no row to draw; choose others, .*run'$"):
         spbench.plot(frame[frame["strategy"] == "no such"])
+    with pytest.raises(
+        ValueError, match=r"have no column 'schema_version', of .* that are missing"
+    ):
+        spbench.plot(DataFrame())
