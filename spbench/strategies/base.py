@@ -25,7 +25,7 @@ from spbench.workload.workload import Workload
 
 
 def switch_traffic(
-    strategy: "Strategy", workload: Workload, before: str, after: str, ranks: int
+    strategy: Strategy, workload: Workload, before: str, after: str, ranks: int
 ) -> Traffic:
     """What moves the activation's sharding from one axis to another, and its gradient back."""
     hops = strategy.hops(workload, before, after, ranks)
@@ -38,9 +38,7 @@ def switch_traffic(
     return forward, backward
 
 
-def transfers_of(
-    strategy: "Strategy", workload: Workload, ranks: int, move: Move
-) -> list[Transfer]:
+def transfers_of(strategy: Strategy, workload: Workload, ranks: int, move: Move) -> list[Transfer]:
     """Transfers of a sublayer in a step, with those of the switch to its axis."""
     place, before, axis = move.place, move.before, move.axis
     own = strategy.sublayer_traffic(place.sublayer, workload, axis, ranks)
@@ -48,7 +46,7 @@ def transfers_of(
     return step_traffic.in_a_step(workload, place, own, switches, strategy.ends_in_transfer)
 
 
-def transfers_of_step(strategy: "Strategy", workload: Workload, ranks: int) -> list[Transfer]:
+def transfers_of_step(strategy: Strategy, workload: Workload, ranks: int) -> list[Transfer]:
     """Every transfer of one step, predicted without running."""
     known = cache(lambda move: transfers_of(strategy, workload, ranks, move))
     layout = strategy.layout(workload, ranks)
@@ -62,14 +60,14 @@ def transfers_of_step(strategy: "Strategy", workload: Workload, ranks: int) -> l
 #
 # flattened          the workload as it cuts it, which all other questions are asked with
 # misfit, why_not    why it cannot run: a sentence with values that would work; or None
-# settled, mesh      itself, with its choices written out; its groups of ranks, by default one of all
-# alternatives       itself with each other option that it might have chosen; unevenness: what weighs
+# settled, mesh      itself, with its choices written out; its groups of ranks
+# alternatives       itself with each other option; unevenness: what weighs
 # others             strategies that exchange in its place
 # layout, choices    which axis is sharded while each sublayer runs, and among which it chose
 # shard, text_shard  which positions of that axis, and which text tokens, each rank holds
 # notes              what it does on a workload beyond its usual idea
-# sublayer_traffic   what one sublayer sends: papers' formulas less a rank's own part; hops: a switch
-# linear_in, _out    make the projections into a sublayer and out of it; inside: the cut between them
+# sublayer_traffic   what one sublayer sends; hops: a switch
+# linear_in, _out    make the projections into a sublayer and out of it
 # attend             attention along axes that may be sharded
 
 Hops = Sequence[step_traffic.Hop]
@@ -112,11 +110,11 @@ class Strategy(ABC):
     def why_not(self, workload: Workload, ranks: int) -> str | None:
         """Why it cannot run on ``ranks``, with values that would work; or None."""
 
-    def settled(self, workload: Workload, ranks: int) -> "Strategy":
+    def settled(self, workload: Workload, ranks: int) -> Strategy:
         """The strategy with each option that it chooses by the workload's bytes written out."""
         return self
 
-    def alternatives(self, workload: Workload, ranks: int) -> "Sequence[Strategy]":
+    def alternatives(self, workload: Workload, ranks: int) -> Sequence[Strategy]:
         """All that ``settled`` chooses among, each written out; none: it chooses nothing.
 
         Its choice sends the fewest bytes, weighed by ``unevenness``; ``plan_check.py`` holds that.
@@ -127,11 +125,11 @@ class Strategy(ABC):
         """The attention of the busiest rank over the mean of all, where options decide on it."""
         return 1.0
 
-    def others(self, workload: Workload, ranks: int) -> "Sequence[tuple[Strategy, Workload, int]]":
+    def others(self, workload: Workload, ranks: int) -> Sequence[tuple[Strategy, Workload, int]]:
         """The strategies that exchange in its place, each with what it is asked about."""
         return ()
 
-    def in_a_group(self, workload: Workload, ranks: int) -> "tuple[Strategy, Workload, int]":
+    def in_a_group(self, workload: Workload, ranks: int) -> tuple[Strategy, Workload, int]:
         """What ranks that share samples run: their strategy, their workload, their number."""
         return self, workload, ranks
 

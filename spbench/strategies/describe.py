@@ -31,7 +31,7 @@ class Course:
     part: Stack
     start: int
     """Place of its first sublayer among all."""
-    layout: "Layout"
+    layout: Layout
 
     @cached_property
     def period(self) -> int:
@@ -60,7 +60,7 @@ class Course:
         return _switches(again) > _switches(self.layout)
 
 
-def courses(layout: "Layout", workload: Workload) -> list[Course]:
+def courses(layout: Layout, workload: Workload) -> list[Course]:
     ends = [*accumulate((len(x.block) * x.depth for x in workload.parts), initial=0)]
     return [
         Course(part=part, start=start, layout=layout[start:end])
@@ -103,19 +103,19 @@ def _prediction(case: Case) -> Prediction:
     )
 
 
-def _in_order(axes: "Layout") -> str:
+def _in_order(axes: Layout) -> str:
     """The axes of a block's sublayers; with commas where one has words in its name, as those that
     are several as one: 'time, height x width'."""
     return (", " if any(" " in axis for axis in axes) else " ").join(axes)
 
 
-def _sharded(strategy: "Strategy", workload: Workload, ranks: int) -> "Layout":
+def _sharded(strategy: Strategy, workload: Workload, ranks: int) -> Layout:
     """The sharded axis of each sublayer; '' where ranks hold the activation whole."""
     layout = strategy.layout(workload, ranks)
     return ("",) * len(layout) if strategy.holds_whole else layout
 
 
-def _notes(strategy: "Strategy", workload: Workload, ranks: int) -> str:
+def _notes(strategy: Strategy, workload: Workload, ranks: int) -> str:
     mesh = str(Mesh.of(strategy.mesh(workload, ranks)))
     meshed = f"groups of ranks are {mesh}" if mesh else ""
     return "; ".join(filter(None, (meshed, strategy.notes(workload, ranks))))
@@ -139,7 +139,7 @@ def lanes(
     ]
 
 
-def _lane(name: str, strategy: "Strategy", workload: Workload, ranks: int) -> Lane:
+def _lane(name: str, strategy: Strategy, workload: Workload, ranks: int) -> Lane:
     why_not = strategy.why_not(workload, ranks)
     if why_not is not None:
         return Lane(strategy=name, why_not=why_not)
@@ -163,7 +163,7 @@ def _lane(name: str, strategy: "Strategy", workload: Workload, ranks: int) -> La
 
 
 def _legs(
-    layout: "Layout", strategy: "Strategy", workload: Workload, ranks: int, rank: int
+    layout: Layout, strategy: Strategy, workload: Workload, ranks: int, rank: int
 ) -> tuple[Leg, ...]:
     def sent(transfer: Transfer) -> Sent:
         return Sent(op=transfer.op, sent_bytes=transfer.sent[rank])

@@ -77,10 +77,10 @@ def _keeps_order(shard: Shard) -> bool:
 
 # Two axes of the tensor sharded at once, over the two axes of a mesh of ranks.
 #
-#     {"outer": 2, "inner": 4}     time+space     time cut over 2 groups, space within each of 4 ranks
+#     {"outer": 2, "inner": 4}  time+space   time cut over 2 groups, space within each of 4
 #                                  space          space cut over all 8
 #
-# One all-to-all moves one of the two cuts, in the groups of its axis of the mesh. An axis that is cut
+# One all-to-all moves one of the two cuts, in groups of its axis of the mesh. An axis that is cut
 # over all ranks is cut within the groups first: there alone a cut joins another or leaves it, since
 # elsewhere its positions would come out of order.
 
@@ -411,12 +411,12 @@ class DSP(Strategy):
             return unfit
         return none_is_enough(self.settings, workload, ranks)
 
-    def settled(self, workload: Workload, ranks: int) -> "DSP":
+    def settled(self, workload: Workload, ranks: int) -> DSP:
         if AUTO not in (self.across, self.inner):
             return self
         return _cheapest(self, Known.of(workload), ranks) or self
 
-    def alternatives(self, workload: Workload, ranks: int) -> "list[DSP]":
+    def alternatives(self, workload: Workload, ranks: int) -> list[DSP]:
         """Each exchange where all axes are joined, in each size of inner groups that is allowed."""
         if AUTO not in (self.across, self.inner):
             return []

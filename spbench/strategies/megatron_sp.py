@@ -90,7 +90,7 @@ class TensorGroups(FixedAxis, ABC):
         """The strategy across groups, with what it chooses for that rank."""
         return self.other.settled(*self._part(workload, ranks))
 
-    def settled(self, workload: Workload, ranks: int) -> "TensorGroups":
+    def settled(self, workload: Workload, ranks: int) -> TensorGroups:
         if self.tp == AUTO or self.rows != AUTO:
             return self
         return replace(self, rows=self.other.settled_rows(*self._part(workload, ranks)))

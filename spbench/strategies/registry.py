@@ -88,7 +88,7 @@ def plug_ins() -> dict[str, str]:
     return {point.name: point.value for point in points if point.name not in BUILT_IN}
 
 
-def class_of(name: str, place: str) -> "type[Strategy]":
+def class_of(name: str, place: str) -> type[Strategy]:
     """The class of a plug-in. Imports torch. Raises BrokenPlugInError."""
     try:
         return class_at(place)
@@ -101,7 +101,7 @@ def class_of(name: str, place: str) -> "type[Strategy]":
         ) from error
 
 
-def class_at(place: str) -> "type[Strategy]":
+def class_at(place: str) -> type[Strategy]:
     """The class at ``module:class``. Imports torch. Raises whatever the module does."""
     module, _, attribute = place.partition(":")
     if not attribute:
@@ -186,7 +186,7 @@ def _sound() -> list[str]:
     return [name for name in places() if name not in left_out]
 
 
-def load(text: str) -> "Strategy":
+def load(text: str) -> Strategy:
     """The strategy that ``text`` names, with its options. Imports torch. Raises
     UnknownStrategyError, and BrokenPlugInError for a plug-in that cannot be loaded."""
     check_name(text)
@@ -212,7 +212,7 @@ def forms_of(names: Sequence[str]) -> list[str]:
     return [f"{name}:{form}" for name in names for form in load(name).forms]
 
 
-def in_mesh(text: str, mesh: "CaseMesh") -> "Strategy":
+def in_mesh(text: str, mesh: CaseMesh) -> Strategy:
     """The strategy of a case: as ``load``, in groups of ranks where its mesh has several."""
     own = load(text)
     if mesh.cfg == 1:
