@@ -13,10 +13,9 @@ from spbench.layers.memory_order import split_in_memory_order
 from spbench.model.inputs import Inputs
 from spbench.model.self_attention import Attending, Heads, Shared
 from spbench.model.transformer import Transformer
-from spbench.strategies.base import Strategy
+from spbench.strategies.base import Plan
 from spbench.workload.block import Attention
 from spbench.workload.sharding import Shard
-from spbench.workload.workload import Workload
 
 
 @final
@@ -42,12 +41,12 @@ class AttentionAlone(Attending):
 class AttentionModel(nn.Module):
     """(B, *axes, (Z + 2 Zkv) D) -> (B, *axes, Z D), both sharded as the strategy has it."""
 
-    def __init__(self, workload: Workload, strategy: Strategy, comm: Collectives) -> None:
+    def __init__(self, plan: Plan, comm: Collectives) -> None:
         super().__init__()
-        (attention,), (axis,) = workload.attentions, strategy.layout(workload, comm.size)
-        shared = Shared(workload, strategy, comm)
-        self.first = self.last = strategy.shard(workload, axis, comm.size)
-        self.text = strategy.text_shard(workload, comm.size)
+        (attention,), (axis,) = plan.workload.attentions, plan.layout
+        shared = Shared(plan, comm)
+        self.first = self.last = plan.shards[axis]
+        self.text = plan.text
         self.pairs = shared.pairs
         self.condition_cuts: list[Shard | None] = [None]
         self.attention = AttentionAlone(attention, shared)
@@ -56,9 +55,7 @@ class AttentionModel(nn.Module):
         return self.attention(inputs.x, inputs, self.first)
 
 
-def model_of(
-    workload: Workload, strategy: Strategy, comm: Collectives
-) -> Transformer | AttentionModel:
+def model_of(plan: Plan, comm: Collectives) -> Transformer | AttentionModel:
     """What a workload describes: a transformer, or one attention."""
-    kind = AttentionModel if workload.is_attention_alone else Transformer
-    return kind(workload, strategy, comm)
+    kind = AttentionModel if plan.workload.is_attention_alone else Transformer
+    return kind(plan, comm)

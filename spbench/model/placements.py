@@ -1,18 +1,17 @@
 """How the activation lies on the ranks in each sublayer, and the switches that make it lie so."""
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from typing import NamedTuple
 
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
-from spbench.strategies.base import Strategy
+from spbench.strategies.base import Plan
 from spbench.workload.mesh import ALL
 from spbench.workload.sharding import Shard
 from spbench.workload.step_traffic import Hop
-from spbench.workload.workload import Workload
 
 
 class Switch(NamedTuple):
@@ -32,11 +31,10 @@ class Placement(NamedTuple):
     switches: tuple[Switch, ...]
 
 
-def hops_along(workload: Workload, strategy: Strategy, ranks: int) -> Iterator[Sequence[Hop]]:
+def hops_along(plan: Plan) -> Iterator[Sequence[Hop]]:
     """The all-to-alls to the shard of each sublayer from that of the one before it."""
-    known = cache(partial(strategy.hops, workload, ranks=ranks))
-    axes = strategy.layout(workload, ranks)
-    for before, after in pairwise((axes[0], *axes)):
+    known = cache(plan.hops)
+    for before, after in pairwise((plan.layout[0], *plan.layout)):
         hops = known(before, after)
         assert hops is not None, "a layout switches only where there is a way"
         yield hops

@@ -21,7 +21,7 @@ class CrossAttentionModule(nn.Module):
 
     def __init__(self, sublayer: CrossAttention, shared: Shared) -> None:
         super().__init__()
-        workload, strategy, comm = shared.workload, shared.strategy, shared.comm
+        workload, plan, comm = shared.workload, shared.plan, shared.comm
         self.length = sublayer.length
         hidden, (heads, head_dim) = workload.hidden, workload.cross_heads(sublayer)
         each = Stretch(heads)
@@ -30,9 +30,9 @@ class CrossAttentionModule(nn.Module):
             in_shape=(hidden,), out_shape=(2 * heads, head_dim), stretches=(each, each)
         )
         back = LinearSpec(in_shape=(heads, head_dim), out_shape=(hidden,), stretches=(each,))
-        self.q = strategy.linear_in(queries, comm)
-        self.kv = strategy.linear_in(keys_values, comm)
-        self.out = strategy.linear_out(back, comm)
+        self.q = plan.linear_in(queries, comm)
+        self.kv = plan.linear_in(keys_values, comm)
+        self.out = plan.linear_out(back, comm)
 
     def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
         k, v = self.kv(inputs.context[:, : self.length], None).chunk(2, -2)
@@ -45,13 +45,13 @@ class FeedForward(nn.Module):
 
     def __init__(self, sublayer: Mlp, shared: Shared) -> None:
         super().__init__()
-        workload, strategy, comm = shared.workload, shared.strategy, shared.comm
+        workload, plan, comm = shared.workload, shared.plan, shared.comm
         hidden, columns = workload.hidden, workload.columns(sublayer)
         self.ways, each = sublayer.ways_in, Stretch(columns)
         wide = (self.ways * columns,)
         up = LinearSpec(in_shape=(hidden,), out_shape=wide, stretches=(each,) * self.ways)
         down = LinearSpec(in_shape=(columns,), out_shape=(hidden,), stretches=(each,))
-        self.up, self.down = strategy.linear_in(up, comm), strategy.linear_out(down, comm)
+        self.up, self.down = plan.linear_in(up, comm), plan.linear_out(down, comm)
 
     def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
         wide = self.up(x, shard)

@@ -27,11 +27,10 @@ from spbench.model.positions import LearnedPositions
 from spbench.model.self_attention import Shared
 from spbench.model.streams import StreamShards, of_both, without_text
 from spbench.model.sublayers import make
-from spbench.strategies.base import Strategy
+from spbench.strategies.base import Plan
 from spbench.workload.block import CrossAttention
 from spbench.workload.flops import modulated
 from spbench.workload.sharding import Shard
-from spbench.workload.workload import Workload
 
 
 @final
@@ -88,29 +87,28 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """(B, *axes, H), sharded as for the first sublayer -> (B, *axes, C), as for the last."""
 
-    def __init__(self, workload: Workload, strategy: Strategy, comm: Collectives) -> None:
+    def __init__(self, plan: Plan, comm: Collectives) -> None:
         super().__init__()
+        workload = plan.workload
         self.workload, self.comm = workload, comm
-        shards = {axis: strategy.shard(workload, axis, comm.size) for axis in workload.axes}
-        axes = strategy.layout(workload, comm.size)
-        shards |= {axis: strategy.shard(workload, axis, comm.size) for axis in {*axes}}
+        shards, axes = plan.shards, plan.layout
         layout = [shards[axis] for axis in axes]
         cut_along = [*dict.fromkeys(axes)] if workload.modulation == "per_token" else []
         self.condition_cuts: list[Shard | None] = [shards[axis] for axis in cut_along] or [None]
         """How the condition is cut: None, it is whole."""
-        places = placements(layout, hops_along(workload, strategy, comm.size), comm)
+        places = placements(layout, hops_along(plan), comm)
         self.first, self.last = layout[0], layout[-1]
         """How the input and the output are cut."""
-        self.text = strategy.text_shard(workload, comm.size)
+        self.text = plan.text
         """How text is cut."""
-        shared = Shared(workload, strategy, comm)
+        shared = Shared(plan, comm)
         self.pairs = shared.pairs
         self.positions = LearnedPositions(workload, comm)
         count = modulated(workload)
         self.conditioning = Conditioning(workload, count) if count else None
         blocks: list[list[Residual]] = []
         indices = modulation_indices(workload)
-        joint = {axis: strategy.held(workload, axis, comm.size) for axis in {*axes}}
+        joint = {axis: plan.held(axis) for axis in {*axes}}
         each = zip(workload.places, axes, places, indices, strict=True)
         for (sublayer, is_first, _), axis, place, i in each:
             norm, made = self._norm(i, place.shard), make(sublayer, shared)

@@ -21,7 +21,7 @@ from spbench.projection.recorder import Recorder
 from spbench.projection.storage_log import StorageLog, Stretch
 from spbench.projection.unsent import prepared
 from spbench.projection.work import Counted, summed
-from spbench.strategies.base import Layout, Strategy
+from spbench.strategies.base import Layout, Plan
 from spbench.strategies.describe import courses
 from spbench.worker.step import Step
 from spbench.workload.case import Device
@@ -115,10 +115,9 @@ class DryStep:
 @final
 @dataclass(frozen=True)
 class DryRun:
-    """One rank of a strategy, ready to run steps of any workload without data."""
+    """One rank of a plan, ready to run steps without data, of its workload or a smaller one."""
 
-    strategy: Strategy
-    ranks: int
+    plan: Plan
     rank: int
     device: Device
     known: dict[Signature, Known]
@@ -130,7 +129,7 @@ class DryRun:
         recorder.storages = log = StorageLog(recorder) if with_memory else None
         load_compiler()
         with recorder:
-            step, given = prepared(workload, self.strategy, self.ranks, self.rank, recorder)
+            step, given = prepared(self.plan.rebound(workload), self.rank, recorder)
             inputs, cotangent = given
             _mark(step, workload, recorder)
             if log is not None:

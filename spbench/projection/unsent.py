@@ -21,7 +21,7 @@ from spbench.comm.transport import Handle, Several, Transport, Transports
 from spbench.projection.dataless import META, Known, Signature
 from spbench.projection.recorder import Recorder
 from spbench.projection.work import Kernel
-from spbench.strategies.base import Strategy
+from spbench.strategies.base import Plan, Strategy
 from spbench.worker.step import Step
 from spbench.workload.case import Device
 from spbench.workload.mesh import Groups
@@ -105,14 +105,12 @@ class UnsentGloo(MessageTransport, UnsentTransport):
         return self._start(messages, unpacks)
 
 
-def prepared(
-    workload: Workload, strategy: Strategy, ranks: int, rank: int, recorder: Recorder
-) -> tuple[Step, Any]:
+def prepared(plan: Plan, rank: int, recorder: Recorder) -> tuple[Step, Any]:
     """The step without an optimizer, and its inputs; messages are packed as its device does."""
     transport: type[UnsentTransport] = UnsentGloo if recorder.device == "cpu" else UnsentNccl
-    strategy_own, gradients = (transport(rank, ranks, recorder) for _ in range(2))
+    strategy_own, gradients = (transport(rank, plan.ranks, recorder) for _ in range(2))
     transports = Transports(strategy=strategy_own, gradients=gradients)
-    step = Step(workload.model_copy(update={"optimizer": "none"}), strategy, transports, META)
+    step = Step(plan, transports, META, with_optimizer=False)
     return step, step.seeded_inputs()
 
 
@@ -127,7 +125,7 @@ def timed_calls(
     what no description holds, such as infinity. ``known``: what dry runs as on ``device`` share."""
     workload, recorder = strategy.flattened(workload), Recorder(device, known)
     with recorder:
-        step, given = prepared(workload, strategy, ranks, 0, recorder)
+        step, given = prepared(strategy.on(workload, ranks), 0, recorder)
         with recorder.recording():
             step(*given)
     for signature, kernel in recorder.calls():

@@ -116,13 +116,13 @@ def _processes(case: Case) -> int:
 
 
 def _rank_bytes(case: Case) -> float:
-    of_case = in_mesh(case.strategy, case.mesh)
-    strategy, work, ranks = of_case.in_a_group(of_case.flattened(case.workload), case.ranks)
-    axis = strategy.layout(work, ranks)[0] if strategy.keeps_scores and ranks > 1 else ""
-    neighbours = [*strategy.mesh(work, ranks).values()][-1]
-    parts = neighbours if strategy.cuts_weights else 1
-    copies = neighbours if strategy.holds_whole else 1
-    return step_bytes(work, ranks, parts=parts, copies=copies, scored_axis=axis)
+    strategy = in_mesh(case.strategy, case.mesh)
+    plan = strategy.on(strategy.flattened(case.workload), case.ranks).group
+    axis = plan.layout[0] if plan.keeps_scores and plan.ranks > 1 else ""
+    neighbours = plan.mesh.size_of(plan.mesh.last)
+    parts = neighbours if plan.cuts_weights else 1
+    copies = neighbours if plan.holds_whole else 1
+    return step_bytes(plan.workload, plan.ranks, parts=parts, copies=copies, scored_axis=axis)
 
 
 def announcement(

@@ -92,8 +92,8 @@ def test_a_wrong_fourth_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """No reduced workload has one: a shape of five blocks is proved whole."""
     real = Transformer.__init__
 
-    def wrong(self: Transformer, workload: Workload, strategy: Any, comm: Any) -> None:
-        real(self, workload, strategy, comm)
+    def wrong(self: Transformer, plan: Any, comm: Any) -> None:
+        real(self, plan, comm)
         for block in self.blocks[3:4] if comm.size > 1 else ():
             for residual in block.residuals:
                 residual.register_forward_hook(lambda module, given, out: (out[0] * 1.02, out[1]))
