@@ -18,7 +18,7 @@ from spbench.cli import doctor_command
 from spbench.comm.nccl_gloo import available_backends
 from spbench.doctor import examine as examining
 from spbench.doctor import torch_probe
-from spbench.doctor.diagnosis import Diagnosis, fail, ok, skipped, warn
+from spbench.doctor.checks import Diagnosis, fail, ok, skipped, warn
 from spbench.doctor.examine import examine
 from spbench.doctor.noise import Load
 from spbench.doctor.torch_probe import TorchFacts, probe
