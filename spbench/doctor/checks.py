@@ -19,8 +19,8 @@ from pathlib import Path
 from typing import Literal
 
 import psutil
+from pydantic import BaseModel
 
-from spbench.doctor.torch_probe import TorchFacts
 from spbench.errors import or_none
 from spbench.launch.interfaces import (
     GLOO_INTERFACE,
@@ -53,6 +53,21 @@ class Diagnosis:
 
 ok, warn = partial(Diagnosis, status="ok"), partial(Diagnosis, status="warn")
 fail, skipped = partial(Diagnosis, status="fail"), partial(Diagnosis, status="skipped")
+
+
+class TorchFacts(BaseModel, frozen=True):
+    """What a torch that loads says of itself."""
+
+    version: str
+    cuda: str = ""
+    """The CUDA version that torch was built for; blank where it was built for the CPU alone."""
+    nccl: str = ""
+    backends: list[str] = []
+    """Those of gloo and nccl that torch was built with."""
+    gpus: int = 0
+    """The number of GPUs that torch can use."""
+    troubles: list[str] = []
+    """Why torch cannot use GPUs, or what went wrong on some of them."""
 
 
 # Python, torch, and whether torch can use the driver, the GPUs and its backend.

@@ -11,9 +11,9 @@ import click
 import psutil
 
 from spbench.doctor import checks, noise
-from spbench.doctor.checks import DeviceChoice, Diagnosis, skipped
+from spbench.doctor.checks import DeviceChoice, Diagnosis, TorchFacts, skipped
 from spbench.doctor.rank_collectives import try_sizes
-from spbench.doctor.torch_probe import TorchFacts, probe
+from spbench.doctor.torch_probe import probe
 from spbench.errors import or_none
 from spbench.launch.interfaces import GLOO_INTERFACE
 from spbench.results.cgroup import allowed, free_memory_bytes, own_cores, usable_cores

@@ -19,9 +19,8 @@ import pytest
 from helpers.machines import CPU_BUILD, CUDA_BUILD, GIB, fake_nvml
 
 from spbench.doctor import checks, noise
-from spbench.doctor.checks import DeviceChoice, Diagnosis, Space, gpus_seen
+from spbench.doctor.checks import DeviceChoice, Diagnosis, Space, TorchFacts, gpus_seen
 from spbench.doctor.noise import Load
-from spbench.doctor.torch_probe import TorchFacts
 from spbench.results.cgroup import Allowed
 from spbench.results.environment import visible
 from spbench.results.nvml import BETWEEN_SOCKETS, NVLINK, GpuState, NvmlReport, read_nvml
