@@ -33,8 +33,8 @@ from spbench.results.cgroup import allowed
 from spbench.results.environment import environment
 from spbench.results.record import Record
 from spbench.results.store import Store
+from spbench.sweep.run import Sweep
 from spbench.sweep.run_folder import as_in_run_json, new_session
-from spbench.sweep.sweep import Sweep
 from spbench.workload.case import COUNTED, Cell
 
 MEMORY_MARGIN = 1.2

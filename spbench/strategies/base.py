@@ -25,14 +25,14 @@ from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.linear import LinearSpec, WholeLinear
 from spbench.layers.pair_bias import gather_traffic, gathered
 from spbench.strategies.switches import transfers_of_step
-from spbench.workload import step_traffic
+from spbench.workload import traffic
 from spbench.workload.block import Sublayer
 from spbench.workload.flattened import flattened
 from spbench.workload.sharding import Shard, Sizes
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
 
-Hops = Sequence[step_traffic.Hop]
+Hops = Sequence[traffic.Hop]
 Layout = tuple[str, ...]  # the axis that each sublayer of the whole stack shards; two: time+space
 
 
@@ -145,13 +145,13 @@ class Strategy(ABC):
 
     def hops(self, workload: Workload, before: str, after: str, ranks: int) -> Hops | None:
         """The all-to-alls of a switch from axis to axis, in turn; None: there is no way."""
-        return step_traffic.Hop.between(*(self.shard(workload, x, ranks) for x in (before, after)))
+        return traffic.Hop.between(*(self.shard(workload, x, ranks) for x in (before, after)))
 
     @final
     def held(self, workload: Workload, axis: str, ranks: int) -> Sizes:
         """What each rank holds of a self-attention's sequence while ``axis`` is sharded."""
         sizes = self.shard(workload, axis, ranks).sizes, self.text_shard(workload, ranks).sizes
-        return step_traffic.held_with_text(workload, axis, *sizes)
+        return traffic.held_with_text(workload, axis, *sizes)
 
     def traffic(self, workload: Workload, ranks: int) -> list[Transfer]:
         """Every transfer of one step, predicted without running."""

@@ -34,8 +34,7 @@ from spbench.strategies.registry import EXCHANGES
 from spbench.strategies.two_axes import TwoAxes
 from spbench.workload.block import Sublayer
 from spbench.workload.sharding import Shard
-from spbench.workload.step_traffic import Hop
-from spbench.workload.traffic import Traffic
+from spbench.workload.traffic import Hop, Traffic
 from spbench.workload.workload import Workload
 
 MOST = 8

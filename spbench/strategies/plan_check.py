@@ -12,8 +12,7 @@ from math import inf
 
 from spbench.strategies.base import Strategy
 from spbench.strategies.switches import transfers_of
-from spbench.workload.step_traffic import Move
-from spbench.workload.traffic import waited_bytes
+from spbench.workload.traffic import Move, waited_bytes
 from spbench.workload.workload import Workload
 
 ROUNDING = 1e-9

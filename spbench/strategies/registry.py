@@ -12,7 +12,7 @@ from spbench.errors import Failure
 from spbench.strategies.names import BUILT_IN, own_name
 from spbench.strategies.plug_ins import broken_plug_ins, class_at, class_of, plug_ins
 from spbench.text import did_you_mean
-from spbench.workload.yaml_lines import short
+from spbench.workload.yaml_file import short
 
 if TYPE_CHECKING:
     from spbench.strategies.base import Strategy

@@ -3,10 +3,9 @@
 from functools import cache
 from typing import TYPE_CHECKING
 
-from spbench.workload import step_traffic
+from spbench.workload import traffic
 from spbench.workload.mesh import Mesh
-from spbench.workload.step_traffic import Move
-from spbench.workload.traffic import Traffic, Transfer
+from spbench.workload.traffic import Move, Traffic, Transfer
 from spbench.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -34,7 +33,7 @@ def transfers_of(
     place, before, axis = move.place, move.before, move.axis
     own = strategy.sublayer_traffic(place.sublayer, workload, axis, ranks)
     switches = switch_traffic(strategy, workload, before, axis, ranks)
-    return step_traffic.in_a_step(workload, place, own, switches, strategy.ends_in_transfer)
+    return traffic.in_a_step(workload, place, own, switches, strategy.ends_in_transfer)
 
 
 def transfers_of_step(strategy: "Strategy", workload: Workload, ranks: int) -> list[Transfer]:
@@ -44,4 +43,4 @@ def transfers_of_step(strategy: "Strategy", workload: Workload, ranks: int) -> l
     moves = map(Move, workload.places, (layout[0], *layout), layout)  # the first is no switch
     sent = (each for move in moves for each in known(move))
     how = Mesh.of(strategy.mesh(workload, ranks)), strategy.cuts_weights, strategy.holds_whole
-    return [*sent, *step_traffic.gradient_sums(workload, *how)]
+    return [*sent, *traffic.gradient_sums(workload, *how)]

@@ -18,7 +18,7 @@ from spbench.strategies.fixed_axis import FixedAxis
 from spbench.workload.block import Sublayer
 from spbench.workload.mesh import ALL
 from spbench.workload.sharding import Shard
-from spbench.workload.step_traffic import Hop
+from spbench.workload.traffic import Hop
 from spbench.workload.workload import Workload
 
 OUTER, INNER = "outer", "inner"

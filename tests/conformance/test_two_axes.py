@@ -19,8 +19,7 @@ from spbench.strategies.switch_choices import two_axes
 from spbench.strategies.two_axes import INNER, OUTER, TwoAxes
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard
-from spbench.workload.step_traffic import Hop
-from spbench.workload.traffic import Transfer
+from spbench.workload.traffic import Hop, Transfer
 from spbench.workload.workload import Workload
 
 

@@ -15,7 +15,7 @@ from spbench.projection.work import Kernel, Message, Work
 from spbench.strategies.names import UNBALANCED
 from spbench.strategies.registry import load
 from spbench.workload.workload import Workload
-from spbench.workload.yaml_lines import WorkloadError
+from spbench.workload.yaml_file import WorkloadError
 
 TEXT = """schema: 2
 points:
