@@ -3,6 +3,8 @@
 Each error names the value, what works, and the keys to blame.
 """
 
+from __future__ import annotations
+
 import math
 from functools import lru_cache
 from typing import TYPE_CHECKING
@@ -10,6 +12,9 @@ from typing import TYPE_CHECKING
 from spbench.text import did_you_mean
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.yaml_file import FORMS, KeyPath, MisfitError, short
+
+if TYPE_CHECKING:
+    from spbench.workload.workload import Workload
 
 MIN_HIDDEN = 4
 MAX_AXES = 8
@@ -122,9 +127,6 @@ def _check_size(work: "Workload") -> None:
             ("stacks",),
         )
 
-
-if TYPE_CHECKING:
-    from spbench.workload.workload import Workload
 
 MAX_RATIO = 64  # published mlps have 2 to 6 times hidden
 
