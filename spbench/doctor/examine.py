@@ -8,8 +8,8 @@ from pathlib import Path
 import click
 import psutil
 
-from spbench.doctor import checks
-from spbench.doctor.checks import DeviceChoice, Diagnosis, TorchFacts, skipped
+from spbench.doctor import machine_checks as checks
+from spbench.doctor.machine_checks import DeviceChoice, Diagnosis, TorchFacts, skipped
 from spbench.doctor.rank_collectives import try_sizes
 from spbench.doctor.torch_probe import probe
 from spbench.errors import or_none
