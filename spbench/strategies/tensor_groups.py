@@ -12,7 +12,7 @@ from functools import cached_property, partial
 from typing import ClassVar, cast
 
 from spbench.comm.collectives import Collectives
-from spbench.layers.head_groups import traffic_across, with_heads
+from spbench.layers.heads import traffic_across, with_heads
 from spbench.strategies import refusals
 from spbench.strategies.base import Strategy
 from spbench.strategies.fixed_axis import AUTO, FixedAxis
