@@ -19,8 +19,7 @@ from spbench.layers.memory_order import in_memory_order
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.mesh import Members, Mesh
 from spbench.workload.sharding import Shard, Sizes, runs_of, shard_sizes
-from spbench.workload.step_traffic import shared_length
-from spbench.workload.traffic import Traffic, Transfer, along, along_held
+from spbench.workload.traffic import Traffic, Transfer, along, along_held, shared_length
 from spbench.workload.workload import Workload
 
 

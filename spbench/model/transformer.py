@@ -27,7 +27,7 @@ from spbench.workload.block import Attention, CrossAttention
 from spbench.workload.flops import modulated
 from spbench.workload.mesh import ALL
 from spbench.workload.sharding import Shard
-from spbench.workload.step_traffic import Hop
+from spbench.workload.traffic import Hop
 from spbench.workload.workload import Workload
 
 
