@@ -19,7 +19,6 @@ from spbench.sweep.verification import FORM_SHAPES, checks_for
 from spbench.workload.case import GateCheck
 from spbench.workload.catalogue import find
 from spbench.workload.config_names import names
-from spbench.workload.workload import Workload
 
 RUN_BY_PEOPLE = {
     "megatron-sp:tp=2",
