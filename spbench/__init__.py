@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from spbench.comm.sequence_group import SequenceGroup
     from spbench.report.notebook_plot import plot
-    from spbench.results.iterations import read_samples
-    from spbench.results.reading import read_runs
+    from spbench.results.runs_csv import read_runs
+    from spbench.results.samples import read_samples
     from spbench.worker.module_step import ProofError
     from spbench.worker.prove import Proof, prove
 
@@ -33,8 +33,8 @@ HOMES = {
     "SequenceGroup": "spbench.comm.sequence_group",
     "plot": "spbench.report.notebook_plot",
     "prove": "spbench.worker.prove",
-    "read_runs": "spbench.results.reading",
-    "read_samples": "spbench.results.iterations",
+    "read_runs": "spbench.results.runs_csv",
+    "read_samples": "spbench.results.samples",
 }
 """Where each public name is defined."""
 

@@ -22,7 +22,7 @@ from spbench.results.capacities import (
     read_capacities,
     write_capacities,
 )
-from spbench.results.environment import cpu_name
+from spbench.results.machine import cpu_name
 from spbench.sweep.devices import choose_device, visible_gpus, why_not_here
 from spbench.text import quoted
 from spbench.worker.fault_injection import refuse_fault

@@ -17,8 +17,8 @@ from spbench.report import units
 from spbench.report.fit_width import Grid
 from spbench.report.tables import console, print_json, show_fitting
 from spbench.results.find_run import RESULTS, not_there_yet
-from spbench.results.reading import frame_of, latest, read_runs
 from spbench.results.run_json import case_of, read_run
+from spbench.results.runs_csv import frame_of, latest, read_runs
 from spbench.strategies.names import SUMMARIES
 from spbench.strategies.registry import expand_names, places
 from spbench.workload.catalogue import find

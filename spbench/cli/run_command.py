@@ -120,7 +120,7 @@ def show_finished(finished: Finished | None, *, as_json: bool) -> int:
     from spbench.report.strategy_table import show_comparison
     from spbench.report.waiting_sentences import waiting_sentences
     from spbench.results.link_report import reports_in
-    from spbench.results.reading import frame_of
+    from spbench.results.runs_csv import frame_of
 
     frame = frame_of(finished.records)
     cases = cases_of(frame)

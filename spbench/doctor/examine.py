@@ -16,8 +16,14 @@ from spbench.doctor.rank_collectives import try_sizes
 from spbench.doctor.torch_probe import TorchFacts, probe
 from spbench.errors import or_none
 from spbench.launch.interfaces import GLOO_INTERFACE
-from spbench.results.cgroup import allowed, free_memory_bytes, own_cores, usable_cores
-from spbench.results.environment import VISIBLE, package_version
+from spbench.results.machine import (
+    VISIBLE,
+    allowed,
+    free_memory_bytes,
+    own_cores,
+    package_version,
+    usable_cores,
+)
 from spbench.results.nvml import GpuState, NvmlReport
 from spbench.workload.case import Device
 

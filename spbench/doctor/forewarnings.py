@@ -10,8 +10,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from spbench.doctor import gpus, limits, network, noise
 from spbench.doctor.diagnosis import Diagnosis
 from spbench.errors import or_none
-from spbench.results.cgroup import allowed, own_cores, threads_of_a_rank
-from spbench.results.environment import VISIBLE, visible
+from spbench.results.machine import VISIBLE, allowed, own_cores, threads_of_a_rank, visible
 from spbench.results.nvml import GpuState, read_nvml
 from spbench.workload.case import Device
 

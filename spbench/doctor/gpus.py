@@ -5,7 +5,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from itertools import combinations
 
 from spbench.doctor.diagnosis import DeviceChoice, Diagnosis, fail, ok, warn
-from spbench.results.environment import names_a_gpu
+from spbench.results.machine import names_a_gpu
 from spbench.results.nvml import BETWEEN_SOCKETS, NVLINK, GpuState, NvmlReport
 from spbench.text import counted
 

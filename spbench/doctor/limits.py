@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from spbench.doctor.diagnosis import Diagnosis, fail, ok, warn
-from spbench.results.cgroup import Allowed
+from spbench.results.machine import Allowed
 from spbench.text import counted
 from spbench.workload.case import Device
 

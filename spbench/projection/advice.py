@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from spbench.analysis.strategy_line import SURE
+from spbench.analysis.compare_strategies import SURE
 from spbench.projection.candidates import decisive_command, what_would_decide
 from spbench.projection.interval import COMPUTE, HOST
 from spbench.projection.project import Projection

@@ -30,10 +30,9 @@ from spbench.projection.hardware import Device as OwnDevice
 from spbench.projection.link_fit import level
 from spbench.projection.scaled import in_company
 from spbench.projection.trace import work
-from spbench.results.cgroup import allowed
-from spbench.results.environment import package_version
+from spbench.results.hand_over import write_atomically
 from spbench.results.link_report import LinkTimes
-from spbench.results.sample import write_atomically
+from spbench.results.machine import allowed, package_version
 from spbench.results.temporary import keep, temporary_folder
 from spbench.strategies.registry import in_mesh
 from spbench.sweep.devices import visible_gpus

@@ -9,8 +9,8 @@ from spbench.projection.capacity import Capacity
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fewer
 from spbench.results.capacities import BATCH, COLUMNS
-from spbench.results.case_columns import axes_text, columns_of_case
-from spbench.results.environment import git_state, package_version
+from spbench.results.machine import git_state, package_version
+from spbench.results.record import axes_text, columns_of_case
 from spbench.text import counted
 from spbench.workload.case import Case
 from spbench.workload.workload import Workload

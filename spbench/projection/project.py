@@ -18,7 +18,7 @@ from spbench.projection.shares import NONE, Shares
 from spbench.projection.trace import work
 from spbench.projection.work import Work
 from spbench.report.progress import in_a_line
-from spbench.results.case_columns import axes_text
+from spbench.results.record import axes_text
 from spbench.strategies.registry import load
 from spbench.text import quoted
 from spbench.workload.workload import Workload

@@ -13,11 +13,11 @@ from typing import Any
 
 import numpy as np
 
-from spbench.analysis.strategy_line import USABLE
+from spbench.analysis.compare_strategies import USABLE
 from spbench.projection.cost import Mode
 from spbench.projection.interval import COMPUTE, HOST, Cost
 from spbench.projection.project import KIND, Projection
-from spbench.results.environment import environment
+from spbench.results.machine import environment
 from spbench.results.record import Record
 from spbench.results.store import Store
 from spbench.strategies.registry import load

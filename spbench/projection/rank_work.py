@@ -19,7 +19,7 @@ from spbench.projection.against import WorkOf
 from spbench.projection.dataless import TooManyOperationsError, load_compiler
 from spbench.projection.trace import work
 from spbench.projection.work import Work
-from spbench.results.cgroup import usable_cores
+from spbench.results.machine import usable_cores
 from spbench.strategies.registry import in_mesh
 from spbench.text import counted
 from spbench.worker.parent_death import die_with_parent

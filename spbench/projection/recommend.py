@@ -11,7 +11,7 @@ from typing import final
 
 import numpy as np
 
-from spbench.analysis.strategy_line import SURE, USABLE
+from spbench.analysis.compare_strategies import SURE, USABLE
 from spbench.errors import Failure
 from spbench.projection.cost import Mode, middle_s
 from spbench.projection.hardware import Cluster

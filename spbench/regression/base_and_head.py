@@ -29,8 +29,7 @@ from spbench.launch.launcher import Deadlines
 from spbench.launch.local import LocalLauncher
 from spbench.launch.turn_seat import Seat
 from spbench.regression.turn_server import TurnServer
-from spbench.results.cgroup import allowed
-from spbench.results.environment import environment
+from spbench.results.machine import allowed, environment
 from spbench.results.record import Record
 from spbench.results.store import Store
 from spbench.sweep.run_folder import as_in_run_json, new_session

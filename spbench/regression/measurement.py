@@ -25,9 +25,9 @@ from spbench.launch.launcher import Deadlines
 from spbench.regression.base_and_head import Runner, run_alternately
 from spbench.report.progress import Screen
 from spbench.results.find_run import samples_of_turns
+from spbench.results.hand_over import RowStatus
 from spbench.results.provenance import Provenance, provenance
-from spbench.results.reading import latest, read_runs
-from spbench.results.sample import RowStatus
+from spbench.results.runs_csv import latest, read_runs
 from spbench.sweep.plan import in_rounds
 from spbench.text import counted
 from spbench.workload.case import Case, Cell

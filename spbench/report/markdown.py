@@ -3,8 +3,8 @@
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from spbench.analysis.case_change import ORDER, CaseChange
 from spbench.analysis.findings import Finding
+from spbench.analysis.verdict import ORDER, CaseChange
 from spbench.report import units
 from spbench.report.fit_width import Grid, by_panel
 from spbench.report.run_table import change_in_words

@@ -9,8 +9,8 @@ from typing import Self
 from spbench.errors import Failure
 from spbench.report import tables, units
 from spbench.report.live_line import LiveLine, stamped
-from spbench.results.environment import package_version
 from spbench.results.find_run import command_again
+from spbench.results.machine import package_version
 from spbench.results.record import Record
 from spbench.text import counted, quoted
 from spbench.workload.case import Case

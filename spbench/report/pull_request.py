@@ -6,10 +6,9 @@ and beside each what explains it.
 
 from collections.abc import Sequence
 
-from spbench.analysis.case_change import UNCHANGED, CaseChange, case_changes
+from spbench.analysis.compare_strategies import Line
 from spbench.analysis.findings import METRICS, Margins, Metric
-from spbench.analysis.strategy_line import Line
-from spbench.analysis.verdict import Judgement
+from spbench.analysis.verdict import UNCHANGED, CaseChange, Judgement, case_changes
 from spbench.report import markdown
 from spbench.report.fit_width import Grid
 from spbench.report.run_table import acceptance_sentences, listed_changes, sentences, share_notes

@@ -10,7 +10,7 @@ from typing import Literal
 import yaml
 from pydantic import Field
 
-from spbench.results.sample import write_atomically
+from spbench.results.hand_over import write_atomically
 from spbench.workload.block import Frozen
 from spbench.workload.validation_errors import validated
 from spbench.workload.yaml_lines import YamlData, parse_mapping, read_mapping

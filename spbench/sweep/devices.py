@@ -11,10 +11,16 @@ import click
 
 from spbench.errors import Failure
 from spbench.launch.torchrun import joined_ranks
-from spbench.results.cgroup import free_memory_bytes, usable_cores
 from spbench.results.cuda_driver import cuda_gpus
-from spbench.results.environment import VISIBLE, is_cudas_to_say, names_a_gpu, visible
-from spbench.results.environment import gpus as gpus_here
+from spbench.results.machine import (
+    VISIBLE,
+    free_memory_bytes,
+    is_cudas_to_say,
+    names_a_gpu,
+    usable_cores,
+    visible,
+)
+from spbench.results.machine import gpus as gpus_here
 from spbench.results.nvml import GpuState
 from spbench.workload.case import MAX_RANKS, Device
 

@@ -13,8 +13,8 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, final
 
+from spbench.results.hand_over import RowStatus
 from spbench.results.record import Record
-from spbench.results.sample import RowStatus
 from spbench.text import counted
 from spbench.workload.case import Case, Cell
 

@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
-from spbench.results.sample import Sample
+from spbench.results.hand_over import Sample
 from spbench.workload.mesh import Mesh
 
 COUNTS = (

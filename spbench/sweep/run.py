@@ -21,7 +21,7 @@ from spbench.launch.local import LocalLauncher
 from spbench.launch.process import AgentProcess
 from spbench.launch.torchrun import JoinedLauncher, joined_ranks
 from spbench.report.progress import Screen
-from spbench.results.environment import environment, gpus
+from spbench.results.machine import environment, gpus
 from spbench.results.record import Record
 from spbench.results.store import Store
 from spbench.results.temporary import temporary_folder
@@ -197,7 +197,7 @@ def _measure(
 def _rows(folder: Path) -> tuple[list[Record], list[Record]]:
     """All rows of a run, and the latest of each launch."""
     # A new run starts its first ranks before pandas is imported, which takes 0.3 s.
-    from spbench.results.reading import latest, read_runs, records_of
+    from spbench.results.runs_csv import latest, read_runs, records_of
 
     frame = read_runs(folder)
     return records_of(frame), records_of(latest(frame))

@@ -13,8 +13,8 @@ from spbench.errors import signals_held
 from spbench.launch.launcher import TIME_IS_UP, Deadlines, Launcher, rank_to_blame, status_and_cause
 from spbench.launch.local import read_samples
 from spbench.report.progress import Screen
+from spbench.results.hand_over import Sample
 from spbench.results.record import Record
-from spbench.results.sample import Sample
 from spbench.results.store import Store
 from spbench.sweep.devices import known_peak, least_capability
 from spbench.sweep.first_launch import compare_with_first, is_disputed, revised
@@ -71,7 +71,7 @@ class Sweep:
         """Writes the rows that a launch has made wrong, or right again; its own as it is now."""
         if record.status != "ok" or not is_disputed(self.store.folder, case):
             return record
-        from spbench.results.reading import latest, read_runs, records_of  # and pandas
+        from spbench.results.runs_csv import latest, read_runs, records_of  # and pandas
 
         rows = records_of(latest(read_runs(self.store.folder)))
         changed = revised(self.store.folder, case, rows)

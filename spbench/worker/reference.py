@@ -18,7 +18,7 @@ import torch
 from spbench.comm.fake import silent_transports
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.results.agreement import Fingerprint
-from spbench.results.cgroup import free_memory_bytes
+from spbench.results.machine import free_memory_bytes
 from spbench.strategies.base import Layout, Strategy
 from spbench.worker.comparison import Named
 from spbench.worker.fingerprint import Grids, whole_fingerprint

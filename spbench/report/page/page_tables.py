@@ -5,8 +5,8 @@ from typing import NamedTuple
 
 import pandas
 
+from spbench.analysis.compare_strategies import Line
 from spbench.analysis.launches import CaseRows, Cases
-from spbench.analysis.strategy_line import Line
 from spbench.report import units
 from spbench.report.strategy_table import grids_of, has_shares_alone, mark_notes
 from spbench.text import grouped

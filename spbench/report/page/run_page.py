@@ -17,10 +17,8 @@ import pandas
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from spbench import __version__
-from spbench.analysis.compare_strategies import compare_strategies
+from spbench.analysis.compare_strategies import Line, compare_strategies, ranking_of
 from spbench.analysis.launches import cases_of
-from spbench.analysis.ranking import ranking_of
-from spbench.analysis.strategy_line import Line
 from spbench.analysis.waiting import waiting
 from spbench.report.page.method import Facts, environment_of, method_of
 from spbench.report.page.page_tables import (

@@ -23,8 +23,7 @@ from spbench.doctor.diagnosis import DeviceChoice, Diagnosis
 from spbench.doctor.limits import Space
 from spbench.doctor.noise import Load
 from spbench.doctor.torch_probe import TorchFacts
-from spbench.results.cgroup import Allowed
-from spbench.results.environment import visible
+from spbench.results.machine import Allowed, visible
 from spbench.results.nvml import BETWEEN_SOCKETS, NVLINK, GpuState, NvmlReport, read_nvml
 from spbench.workload.case import Device
 

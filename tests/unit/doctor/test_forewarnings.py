@@ -14,8 +14,8 @@ from spbench.doctor import forewarnings as module
 from spbench.doctor import noise
 from spbench.doctor.forewarnings import forewarnings
 from spbench.doctor.noise import Load, load_if_busy
-from spbench.results import cgroup
-from spbench.results.cgroup import Allowed
+from spbench.results import machine
+from spbench.results.machine import Allowed
 
 BUSY = Load(cores=8, busy_cores=6.5, load_average=9.0, busiest=[("cc1plus (71)", 1.0)])
 
@@ -25,7 +25,7 @@ def quiet_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight cores that nobody uses, without limits."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
     monkeypatch.setattr(noise, "load_if_busy", lambda: None)
-    for place in (cgroup, module):
+    for place in (machine, module):
         monkeypatch.setattr(place, "allowed", Allowed)
 
 
@@ -57,7 +57,7 @@ def test_gpus_that_others_use_are_said(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_quota_below_the_cores_is_said(monkeypatch: pytest.MonkeyPatch) -> None:
-    for place in (cgroup, module):
+    for place in (machine, module):
         monkeypatch.setattr(place, "allowed", lambda: Allowed(cores=0.5))
     (said,) = forewarnings("cpu", [1], {})
     assert said.startswith("warning: cores: ") and "quota is the time of 0.5; give the" in said

@@ -11,7 +11,7 @@ from spbench.launch.launcher import Deadlines, LaunchResult
 from spbench.projection import dataless, memory_question
 from spbench.projection.capacity import Peak
 from spbench.projection.memory_question import OUT_OF_MEMORY, MemoryQuestion
-from spbench.results.sample import RowStatus, Sample, sample_path, write_atomically
+from spbench.results.hand_over import RowStatus, Sample, sample_path, write_atomically
 from spbench.workload.case import Job
 from spbench.workload.catalogue import find
 

@@ -1,5 +1,7 @@
 """Every iteration of every rank: a file a launch in samples/, written by rename, so never torn."""
 
+from __future__ import annotations
+
 import csv
 import gzip
 import io
@@ -10,9 +12,9 @@ from pathlib import Path
 
 import pandas
 
+from spbench.results.hand_over import Sample, write_atomically
 from spbench.results.record import Record
 from spbench.results.run_json import folder_of_run
-from spbench.results.sample import Sample, write_atomically
 
 FOLDER = "samples"
 LAUNCH = ["case", "launch"]

@@ -1,5 +1,7 @@
 """What a rank hands to the parent by its file: samples of a launch, checks and exchanges."""
 
+from __future__ import annotations
+
 import os
 from dataclasses import dataclass
 from pathlib import Path
