@@ -19,8 +19,7 @@ from spbench.report.tables import console, print_json, show_fitting
 from spbench.results.find_run import RESULTS, not_there_yet
 from spbench.results.run_json import case_of, read_run
 from spbench.results.runs_csv import frame_of, latest, read_runs
-from spbench.strategies.names import SUMMARIES
-from spbench.strategies.registry import expand_names, places
+from spbench.strategies.registry import SUMMARIES, expand_names, places
 from spbench.workload.catalogue import find
 from spbench.workload.config_names import names
 from spbench.workload.flops import parameters, step_flops

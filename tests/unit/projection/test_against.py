@@ -12,8 +12,7 @@ from spbench.projection.published import Point, PublishedCase, default_folder, r
 from spbench.projection.published_case import NO_STRATEGY, counterpart
 from spbench.projection.score import Group, ScoredCase, summary
 from spbench.projection.work import Kernel, Message, Work
-from spbench.strategies.names import UNBALANCED
-from spbench.strategies.registry import load
+from spbench.strategies.registry import UNBALANCED, load
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_lines import WorkloadError
 
