@@ -31,7 +31,6 @@ from spbench.analysis.case_figures import (
 from spbench.analysis.compare import MARGIN, Comparison, compare_side_by_side
 from spbench.analysis.intervals import geometric_mean
 from spbench.analysis.launches import NONE, CaseRows, Cases, cases_of
-from spbench.analysis.published_values import Published, published_tokens_per_s
 from spbench.results.record import Record
 from spbench.workload.traffic import PHASES
 
@@ -92,8 +91,6 @@ class Line:
     """Memory of one device, where the row knows it."""
     slower_share: float | None = None
     """Share of the draws in which a projected case is slower than the fastest."""
-    published: Published | None = None
-    """Tokens a second that a paper measured of this case."""
 
     @property
     def speedup(self) -> float | None:
@@ -271,7 +268,6 @@ def _line(case: CaseRows, reference: str) -> Line:
         agreed_with=first.agreed_with,
         memory_limit_bytes=first.memory_limit_bytes,
         slower_share=first.slower_share,
-        published=published_tokens_per_s(first),
     )
 
 

@@ -23,7 +23,7 @@ from spbench.strategies.registry import SUMMARIES, expand_names, places
 from spbench.workload.catalogue import find
 from spbench.workload.config_names import names
 from spbench.workload.flops import parameters, step_flops
-from spbench.workload.sweep_file import load_sweep
+from spbench.workload.sweeps import load_sweep
 
 WORDS = {
     **{"strategies": (0, 1), "workloads": (0, 1), "sweeps": (0, 1, 2, 5)},

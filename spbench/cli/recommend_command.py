@@ -110,7 +110,7 @@ def _measured(work: Workload, names: Sequence[str], ranks: int, on: Device) -> "
     from spbench.sweep.plan import cells
     from spbench.sweep.request import Request, every
     from spbench.sweep.run import run
-    from spbench.workload.sweep_schema import LAUNCHES
+    from spbench.workload.sweeps import LAUNCHES
 
     what = {"title": work.name, "combinations": every(work, names, [ranks])}
     request = Request(**what, device=on, launches=LAUNCHES)  # type: ignore[arg-type]

@@ -26,7 +26,7 @@ from spbench.sweep.run_folder import folder_for
 from spbench.text import GIVE_OTHERS, counted
 from spbench.worker.fault_injection import announce_fault
 from spbench.workload.case import Cell
-from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
+from spbench.workload.sweeps import LAUNCHES, MAX_LAUNCHES
 
 
 @click.command("run", cls=HelpPage)

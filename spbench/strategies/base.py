@@ -14,13 +14,12 @@ from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.linear import LinearSpec, WholeLinear
 from spbench.layers.pair_bias import gather_traffic, gathered
-from spbench.workload import step_traffic
+from spbench.workload import traffic
 from spbench.workload.block import Sublayer
 from spbench.workload.flattened import flattened
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard, Sizes
-from spbench.workload.step_traffic import Move
-from spbench.workload.traffic import Traffic, Transfer
+from spbench.workload.traffic import Move, Traffic, Transfer
 from spbench.workload.workload import Workload
 
 
@@ -43,7 +42,7 @@ def transfers_of(strategy: Strategy, workload: Workload, ranks: int, move: Move)
     place, before, axis = move.place, move.before, move.axis
     own = strategy.sublayer_traffic(place.sublayer, workload, axis, ranks)
     switches = switch_traffic(strategy, workload, before, axis, ranks)
-    return step_traffic.in_a_step(workload, place, own, switches, strategy.ends_in_transfer)
+    return traffic.in_a_step(workload, place, own, switches, strategy.ends_in_transfer)
 
 
 def transfers_of_step(strategy: Strategy, workload: Workload, ranks: int) -> list[Transfer]:
@@ -53,7 +52,7 @@ def transfers_of_step(strategy: Strategy, workload: Workload, ranks: int) -> lis
     moves = map(Move, workload.places, (layout[0], *layout), layout)  # the first is no switch
     sent = (each for move in moves for each in known(move))
     how = Mesh.of(strategy.mesh(workload, ranks)), strategy.cuts_weights, strategy.holds_whole
-    return [*sent, *step_traffic.gradient_sums(workload, *how)]
+    return [*sent, *traffic.gradient_sums(workload, *how)]
 
 
 # The questions that a strategy answers; all but why_not and layout have an answer already.
@@ -70,7 +69,7 @@ def transfers_of_step(strategy: Strategy, workload: Workload, ranks: int) -> lis
 # linear_in, _out    make the projections into a sublayer and out of it
 # attend             attention along axes that may be sharded
 
-Hops = Sequence[step_traffic.Hop]
+Hops = Sequence[traffic.Hop]
 Layout = tuple[str, ...]  # the axis that each sublayer of the whole stack shards; two: time+space
 
 
@@ -183,13 +182,13 @@ class Strategy(ABC):
 
     def hops(self, workload: Workload, before: str, after: str, ranks: int) -> Hops | None:
         """The all-to-alls of a switch from axis to axis, in turn; None: there is no way."""
-        return step_traffic.Hop.between(*(self.shard(workload, x, ranks) for x in (before, after)))
+        return traffic.Hop.between(*(self.shard(workload, x, ranks) for x in (before, after)))
 
     @final
     def held(self, workload: Workload, axis: str, ranks: int) -> Sizes:
         """What each rank holds of a self-attention's sequence while ``axis`` is sharded."""
         sizes = self.shard(workload, axis, ranks).sizes, self.text_shard(workload, ranks).sizes
-        return step_traffic.held_with_text(workload, axis, *sizes)
+        return traffic.held_with_text(workload, axis, *sizes)
 
     def traffic(self, workload: Workload, ranks: int) -> list[Transfer]:
         """Every transfer of one step, predicted without running."""

@@ -15,8 +15,7 @@ from spbench.workload.block import Attention, Stack, Sublayer
 from spbench.workload.case import Case, Cell
 from spbench.workload.mesh import NO_MESH, CaseMesh, Mesh
 from spbench.workload.predicted import Lane, Leg, Prediction, Sent
-from spbench.workload.sent_counts import busiest_rank, by_busiest
-from spbench.workload.traffic import Transfer
+from spbench.workload.traffic import Transfer, busiest_rank, by_busiest
 from spbench.workload.workload import Workload
 
 if TYPE_CHECKING:

@@ -11,8 +11,7 @@ from functools import cache
 from math import inf
 
 from spbench.strategies.base import Strategy, transfers_of
-from spbench.workload.step_traffic import Move
-from spbench.workload.traffic import waited_bytes
+from spbench.workload.traffic import Move, waited_bytes
 from spbench.workload.workload import Workload
 
 ROUNDING = 1e-9

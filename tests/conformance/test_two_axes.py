@@ -18,8 +18,7 @@ from spbench.strategies.plan_check import why_not_cheapest
 from spbench.strategies.registry import load
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard
-from spbench.workload.step_traffic import Hop
-from spbench.workload.traffic import Transfer
+from spbench.workload.traffic import Hop, Transfer
 from spbench.workload.workload import Workload
 
 

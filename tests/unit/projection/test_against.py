@@ -14,7 +14,7 @@ from spbench.projection.score import Group, ScoredCase, summary
 from spbench.projection.work import Kernel, Message, Work
 from spbench.strategies.registry import UNBALANCED, load
 from spbench.workload.workload import Workload
-from spbench.workload.yaml_lines import WorkloadError
+from spbench.workload.yaml_file import WorkloadError
 
 TEXT = """schema: 2
 points:
