@@ -17,8 +17,8 @@ from spbench.cli.selection import (
     parse_ranks,
     refuse_flags,
 )
-from spbench.doctor.checks import DeviceChoice
 from spbench.doctor.examine import examine
+from spbench.doctor.machine_checks import DeviceChoice
 from spbench.errors import DONE, UNFIT, Failure
 from spbench.launch.torchrun import joined_ranks
 from spbench.report.doctor_table import show_diagnoses, show_links

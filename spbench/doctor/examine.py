@@ -10,8 +10,8 @@ from pathlib import Path
 import click
 import psutil
 
-from spbench.doctor import checks, noise
-from spbench.doctor.checks import DeviceChoice, Diagnosis, TorchFacts, skipped
+from spbench.doctor import machine_checks, noise
+from spbench.doctor.machine_checks import DeviceChoice, Diagnosis, TorchFacts, skipped
 from spbench.doctor.rank_collectives import try_sizes
 from spbench.doctor.torch_probe import probe
 from spbench.errors import or_none
@@ -51,14 +51,14 @@ def examine(
     if version:
         click.echo("loading torch", err=True)
         loaded = probe("cuda" if usable and choice != "cpu" else "cpu", timeout_s)
-    device = checks.device_of(choice, len(usable), loaded)
+    device = machine_checks.device_of(choice, len(usable), loaded)
     cores = min(MOST_CPU_RANKS, max(2, int(usable_cores())))
     ranks = ranks or (max(1, len(usable)) if device == "cuda" else cores)
-    diagnoses = [checks.python(sys.version_info[:3]), checks.torch(version, loaded)]
+    diagnoses = [machine_checks.python(sys.version_info[:3]), machine_checks.torch(version, loaded)]
     if isinstance(loaded, TorchFacts):
-        diagnoses.append(checks.backend(loaded, device))
+        diagnoses.append(machine_checks.backend(loaded, device))
     if choice != "cpu":
-        diagnoses.append(checks.gpus_seen(driver, usable, choice, environ.get(VISIBLE)))
+        diagnoses.append(machine_checks.gpus_seen(driver, usable, choice, environ.get(VISIBLE)))
         diagnoses += _check_gpus(choice, driver, usable, loaded) if usable else []
     diagnoses += _check_machine(environ, ranks, device)
     return diagnoses + _try_ranks(timeout_s, diagnoses, ranks, device)
@@ -70,13 +70,13 @@ def _check_gpus(
     diagnoses = []
     if isinstance(loaded, TorchFacts):
         if not driver.error:
-            diagnoses.append(checks.driver(driver.driver, driver.cuda, loaded))
-        diagnoses.append(checks.cuda(loaded, len(usable), choice))
+            diagnoses.append(machine_checks.driver(driver.driver, driver.cuda, loaded))
+        diagnoses.append(machine_checks.cuda(loaded, len(usable), choice))
     if any(gpu.index < 0 for gpu in usable):
         not_told = "NVML does not tell of GPUs, or slices, that CUDA alone shows"
         return diagnoses + [skipped(check, not_told) for check in ("gpus idle", "gpu clocks")]
-    diagnoses += [checks.gpus_idle(usable), checks.gpu_clocks(usable)]
-    return diagnoses + ([checks.gpu_links(driver.paths, usable)] if len(usable) > 1 else [])
+    diagnoses += [machine_checks.gpus_idle(usable), machine_checks.gpu_clocks(usable)]
+    return diagnoses + ([machine_checks.gpu_links(driver.paths, usable)] if len(usable) > 1 else [])
 
 
 def _check_machine(environ: Mapping[str, str], ranks: int, device: Device) -> list[Diagnosis]:
@@ -84,21 +84,25 @@ def _check_machine(environ: Mapping[str, str], ranks: int, device: Device) -> li
     load, name = or_none(noise.load), socket.gethostname()
     diagnoses = [
         noise.quiet(load, device) if load else skipped("quiet", "the system does not tell"),
-        checks.cores(os.cpu_count() or 1, own_cores(), group, ranks, device),
-        checks.memory(free.total, free_memory_bytes(), group, ranks),
-        checks.folder("this folder", checks.space(or_none(Path.cwd) or Path())),
-        checks.folder("temporary", checks.space(None)),
-        checks.open_files(checks.soft_limit(resource.RLIMIT_NOFILE), ranks),
+        machine_checks.cores(os.cpu_count() or 1, own_cores(), group, ranks, device),
+        machine_checks.memory(free.total, free_memory_bytes(), group, ranks),
+        machine_checks.folder("this folder", machine_checks.space(or_none(Path.cwd) or Path())),
+        machine_checks.folder("temporary", machine_checks.space(None)),
+        machine_checks.open_files(machine_checks.soft_limit(resource.RLIMIT_NOFILE), ranks),
     ]
     if sys.platform == "linux":
-        diagnoses.append(checks.shared_memory(checks.space(Path("/dev/shm")), ranks, device))
+        diagnoses.append(
+            machine_checks.shared_memory(machine_checks.space(Path("/dev/shm")), ranks, device)
+        )
     if device == "cuda":
-        locked = checks.soft_limit(resource.RLIMIT_MEMLOCK)
-        diagnoses.append(checks.locked_memory(locked, checks.infiniband()))
+        locked = machine_checks.soft_limit(resource.RLIMIT_MEMLOCK)
+        diagnoses.append(machine_checks.locked_memory(locked, machine_checks.infiniband()))
     chosen = environ.get(GLOO_INTERFACE, "")
-    addresses = [] if chosen else checks.addresses_of(name)
-    diagnoses.append(checks.host_name(name, addresses, checks.interfaces(), chosen, device))
-    return [*diagnoses, checks.settings(environ)]
+    addresses = [] if chosen else machine_checks.addresses_of(name)
+    diagnoses.append(
+        machine_checks.host_name(name, addresses, machine_checks.interfaces(), chosen, device)
+    )
+    return [*diagnoses, machine_checks.settings(environ)]
 
 
 def _try_ranks(

@@ -4,6 +4,8 @@ So tests bring their own facts. ``fail``: ranks would not start, or their result
 ``warn``: figures may suffer.
 """
 
+from __future__ import annotations
+
 import re
 import resource
 import shutil
