@@ -71,7 +71,7 @@ def command(
     as_json: bool,
     **_: Any,
 ) -> int:
-    """Check whether this machine is fit: software, GPUs, limits, noise, and every collective.
+    """Check whether this machine is fit: software, GPUs, cores, memory, and every collective.
 
     Two ranks, then all, exchange known numbers through every collective. Each check is ok, warn
     (figures may suffer) or fail (runs would fail, or be wrong); warn and fail come with a remedy.
