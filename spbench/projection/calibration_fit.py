@@ -17,10 +17,9 @@ from spbench.projection.timed_kernels import BIASED, label_of, name_of, operatio
 from spbench.projection.trace import work
 from spbench.strategies.registry import in_mesh
 from spbench.text import counted, grouped
-from spbench.workload.fields import Dtype
+from spbench.workload.fields import DTYPE_BYTES, Dtype
 from spbench.workload.flops import step_flops
 from spbench.workload.timed import LARGE, TimedKernel
-from spbench.workload.workload import DTYPE_BYTES
 
 LEAST_BYTES = 4 * 2**20
 """What a GPU reads and writes in less time than a launch takes: such a pass tells of its host."""
