@@ -9,6 +9,7 @@ import pytest
 from helpers.machines import fake_nvml
 
 from spbench.doctor.examine import forewarnings
+from spbench.results import machine
 from spbench.results.machine import Allowed
 
 
@@ -16,7 +17,7 @@ from spbench.results.machine import Allowed
 def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight cores without limits."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    monkeypatch.setattr(cgroup, "allowed", Allowed)
+    monkeypatch.setattr(machine, "allowed", Allowed)
 
 
 def test_a_quiet_machine_needs_no_word() -> None:
