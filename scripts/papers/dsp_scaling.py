@@ -11,7 +11,8 @@ from paper_facts import facts
 
 from spbench.projection.cost import Mode
 from spbench.projection.hardware import find as find_cluster
-from spbench.projection.project import project, works
+from spbench.projection.project import project
+from spbench.projection.rank_work import works
 from spbench.strategies.registry import expand_names
 from spbench.workload.sweep_file import load_sweep
 from spbench.workload.workload import Workload

@@ -45,7 +45,7 @@ def print_against(
     with loading_torch():
         from spbench.layers.watching import norms_of_single_operations
         from spbench.projection.against import score
-        from spbench.projection.project import works
+        from spbench.projection.rank_work import works
         from spbench.projection.score import summary
     with norms_of_single_operations():
         work_of = works()

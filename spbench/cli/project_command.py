@@ -129,14 +129,14 @@ def project_all(
 ) -> "list[Projection]":
     """Every case of every size; with a share it says on stderr whose computation is measured.
     ``asked``: words that name the workload; ``lengths``: the value of ``--axis``, if any."""
-    from spbench.projection.project import project, which_are_measured, works
-    from spbench.projection.rank_work import forked
+    from spbench.projection.project import project, which_are_measured
+    from spbench.projection.rank_work import forked, works
     from spbench.projection.shares import read_shares
 
     shares = read_shares(share, cluster)
     every = [(size, name, count) for size in sizes for count in ranks for name in strategies]
     fitting = [case for case in every if case[2] <= (cluster.most_ranks or case[2])]
-    with forked(works(cluster, with_memory=True), fitting) as work_of:
+    with forked(works(cluster.device.runs_on, with_memory=True), fitting) as work_of:
         cases = (
             case
             for size in sizes

@@ -5,13 +5,19 @@ times as long with 17 keys as with 16, and on how its keys lie in memory (``kern
 steps are small, who can run them, and which calls are alike is the same on a GPU (``gpu_calls``).
 """
 
+import json
 import math
-from collections.abc import Container, Iterable
+from collections.abc import Container, Iterable, Iterator
 from functools import cache
+from typing import Any
 
-from spbench.projection.dataless import Known, Signature
+import torch
+
+from spbench.projection.dataless import META, Known, Signature
+from spbench.projection.recorder import Recorder
 from spbench.projection.timed_kernels import VECTOR, label_of, operations
-from spbench.projection.unsent import timed_calls
+from spbench.projection.unsent import prepared
+from spbench.projection.work import Kernel
 from spbench.strategies.base import Strategy
 from spbench.strategies.registry import load, places
 from spbench.workload.case import Device
@@ -168,3 +174,61 @@ def _are_alike(one: TimedKernel, other: TimedKernel) -> bool:
         if any(a != b and min(a, b) < SHORT for a, b in pairs):
             return False
     return all(max(pair) <= most * min(pair) for pair in pairs)
+
+
+def timed_calls(
+    workload: Workload,
+    strategy: Strategy,
+    ranks: int,
+    device: Device,
+    known: dict[Signature, Known] | None = None,
+) -> Iterator[TimedKernel]:
+    """Each different call of a step of rank 0 that launches a kernel. Left out are those that take
+    what no description holds, such as infinity. ``known``: what dry runs as on ``device`` share."""
+    workload, recorder = strategy.flattened(workload), Recorder(device, known)
+    with recorder:
+        step, given = prepared(workload, strategy, ranks, 0, recorder)
+        with recorder.recording():
+            step(*given)
+    for signature, kernel in recorder.calls():
+        timed = _timed(signature, kernel, workload)
+        if timed is not None:
+            yield timed
+
+
+def _timed(signature: Signature, kernel: Kernel, workload: Workload) -> TimedKernel | None:
+    operation, *given = signature
+    named = dict(each for each in given if _is_named(each))
+    given = [each for each in given if not _is_named(each)]
+    try:
+        arguments = [_plain(each) for each in given]
+        by_name = {name: _plain(value) for name, value in named.items() if value != META}
+        json.dumps([arguments, by_name], allow_nan=False)
+    except (TypeError, ValueError):
+        return None
+    passes = kernel.moved_bytes // (2 * DTYPE_BYTES[workload.dtype])
+    return TimedKernel(
+        kind=kernel.kind,
+        shape=list(kernel.shape) or [max(1, passes)],
+        dtype=workload.dtype,
+        is_masked=kernel.is_masked,
+        is_backward=kernel.is_backward,
+        name=kernel.name,
+        has_short_rows=kernel.has_short_rows,
+        op=operation.__name__,
+        given=arguments,
+        named=by_name,
+    )
+
+
+def _is_named(value: Any) -> bool:
+    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, tuple) and len(value) == 3 and isinstance(value[2], torch.dtype):
+        shape, stride, dtype = value
+        return {"shape": [*shape], "stride": [*stride], "dtype": str(dtype).removeprefix("torch.")}
+    if isinstance(value, torch.dtype):
+        return {"dtype": str(value).removeprefix("torch.")}
+    return [_plain(each) for each in value] if isinstance(value, tuple) else value

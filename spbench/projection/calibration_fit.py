@@ -13,8 +13,9 @@ from spbench.projection.constants import Constant, Curve, constant, curve, round
 from spbench.projection.hardware import AttentionRates, Device, Products
 from spbench.projection.kernel_cost import DeviceRates, in_tiles
 from spbench.projection.message_cost import host_calls
-from spbench.projection.timed_kernels import BIASED, label_of, name_of, operations
+from spbench.projection.timed_kernels import label_of, name_of, operations
 from spbench.projection.trace import work
+from spbench.projection.work import BIASED
 from spbench.strategies.registry import in_mesh
 from spbench.text import counted, grouped
 from spbench.workload.fields import Dtype

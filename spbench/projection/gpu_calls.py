@@ -15,9 +15,10 @@ from spbench.projection.calibration_calls import (
     able,
     flops,
     shallow,
+    timed_calls,
 )
-from spbench.projection.timed_kernels import BIASED, PACKING
-from spbench.projection.unsent import timed_calls
+from spbench.projection.timed_kernels import PACKING
+from spbench.projection.work import BIASED
 from spbench.strategies.base import Strategy
 from spbench.worker.kernel_calls import joint, span
 from spbench.workload.catalogue import SMALL, find

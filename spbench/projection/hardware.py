@@ -13,7 +13,6 @@ from pydantic import Field, NonNegativeInt, model_validator
 
 from spbench.projection.constants import CollectiveRate, Constant, Curve, Level, Positive
 from spbench.projection.doubts import Drawing, Together
-from spbench.projection.timed_kernels import TimedName
 from spbench.text import did_you_mean
 from spbench.workload.block import Frozen, Name, Size
 from spbench.workload.case import Device as RunsOn
@@ -24,6 +23,10 @@ from spbench.workload.yaml_lines import read_mapping
 
 NETWORK = "network"
 """The level between hosts."""
+NAME = r"^[a-z0-9_]+( [a-z]+)* \d+(x\d+)*$"
+"""A timed kernel as a file names it: its label and shape, ``gemm 1x64x32x16``, or an elementwise
+operation with the bytes that it moves, ``gelu 4096``."""
+TimedName = Annotated[str, Field(pattern=NAME)]
 MOST_BYTES = 4_000_000  # of a file: each number of ranks that was timed takes some 30 KB
 
 

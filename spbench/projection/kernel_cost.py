@@ -20,8 +20,8 @@ from typing import final
 from spbench.errors import Failure
 from spbench.projection.doubts import Doubt
 from spbench.projection.hardware import AttentionRates, Device
-from spbench.projection.timed_kernels import BIAS, BIASED, PACKING, Shape, TimedKernels
-from spbench.projection.work import Kernel
+from spbench.projection.timed_kernels import BIAS, PACKING, Shape, TimedKernels
+from spbench.projection.work import BIASED, Kernel
 
 HALF = ("bfloat16", "float16")
 ALIKE = Doubt("device.timed_us", 1.15)

@@ -8,8 +8,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from spbench.projection.dataless import ATTENTION, BACKWARD, EFFICIENT
-from spbench.projection.timed_kernels import BIASED
-from spbench.projection.work import Kernel
+from spbench.projection.work import BIASED, Kernel
 from spbench.worker.memory import held_bytes
 
 GEMMS = {"mm": 0, "bmm": 0, "addmm": 1, "baddbmm": 1, "mv": 0, "addmv": 1}

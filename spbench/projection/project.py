@@ -2,29 +2,23 @@
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from functools import cache
 from itertools import product
 from typing import Any, Final, final
 
 from spbench.errors import Failure
-from spbench.projection.against import WorkOf
 from spbench.projection.constants import Constant
 from spbench.projection.cost import Mode, cost
-from spbench.projection.dataless import Known, Signature
 from spbench.projection.hardware import Cluster
 from spbench.projection.interval import Cost
 from spbench.projection.message_cost import why_not_on
+from spbench.projection.rank_work import WorkOf
 from spbench.projection.shares import NONE, Shares
-from spbench.projection.trace import work
 from spbench.projection.work import Work
 from spbench.report.progress import in_a_line
 from spbench.results.case_columns import axes_text
-from spbench.strategies.registry import load
 from spbench.text import quoted
 from spbench.workload.workload import Workload
 
-MOST_KNOWN = 50_000
-"""Calls of torch's operations that dry runs keep, of about 2 KB each."""
 KIND: Final = "projected"
 """The column ``kind`` of every row: nothing was measured."""
 
@@ -100,22 +94,6 @@ class Projection:
             "mesh": " ".join(f"{name}={size}" for name, size in work.mesh),
             "terms_ms": {name: seconds * 1e3 for name, seconds in step.terms.items()},
         }
-
-
-def works(on: Cluster | None = None, *, with_memory: bool = False) -> WorkOf:
-    """A function that dry-runs each strategy once for each workload and number of ranks, as ``on``
-    that cluster's devices, by default as on GPUs."""
-    device = on.device.runs_on if on else "cuda"
-    known: dict[Signature, Known] = {}
-
-    @cache
-    def work_of(workload: Workload, strategy: str, ranks: int) -> Work:
-        if len(known) > MOST_KNOWN:
-            known.clear()
-        own = load(strategy)
-        return work(workload, own, ranks, with_memory=with_memory, device=device, known=known)
-
-    return work_of
 
 
 def project(

@@ -7,28 +7,47 @@ import multiprocessing
 import os
 import signal
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
+from functools import cache
 from multiprocessing.connection import Connection, wait
 from multiprocessing.sharedctypes import Synchronized
 from typing import TypeAlias, final
 
 from spbench.errors import Failure
-from spbench.projection.against import WorkOf
-from spbench.projection.dataless import TooManyOperationsError, load_compiler
+from spbench.projection.dataless import Known, Signature, TooManyOperationsError, load_compiler
 from spbench.projection.trace import work
 from spbench.projection.work import Work
 from spbench.results.cgroup import usable_cores
-from spbench.strategies.registry import in_mesh
+from spbench.strategies.registry import in_mesh, load
 from spbench.text import counted
 from spbench.worker.parent_death import die_with_parent
-from spbench.workload.case import Cell
+from spbench.workload.case import Cell, Device
 from spbench.workload.predicted import RankWork
 from spbench.workload.workload import Workload
 
+WorkOf = Callable[[Workload, str, int], Work]
+"""The work of a strategy, by name, on so many ranks."""
+MOST_KNOWN = 50_000
+"""Calls of torch's operations that dry runs keep, of about 2 KB each."""
 MOST_CASES = 24
 """Cases whose work a dry run counts: each takes about a second."""
+
+
+def works(device: Device = "cuda", *, with_memory: bool = False) -> WorkOf:
+    """A function that dry-runs each strategy once for each workload and number of ranks, as on such
+    a device."""
+    known: dict[Signature, Known] = {}
+
+    @cache
+    def work_of(workload: Workload, strategy: str, ranks: int) -> Work:
+        if len(known) > MOST_KNOWN:
+            known.clear()
+        own = load(strategy)
+        return work(workload, own, ranks, with_memory=with_memory, device=device, known=known)
+
+    return work_of
 
 
 def rank_works(cells: Sequence[Cell]) -> tuple[dict[str, RankWork], list[str]]:

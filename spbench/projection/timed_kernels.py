@@ -17,14 +17,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import product
-from typing import Annotated, final
+from typing import final
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
 from spbench.projection.constants import interpolated
-from spbench.projection.work import Kernel
+from spbench.projection.work import BIASED, Kernel
 from spbench.workload.timed import TimedKernel
 
 NEAREST = 4
@@ -34,9 +33,9 @@ NEAR = 0.15
 INDEPENDENT, QUERIES = 0.25, 0.5
 """What a power of 2 of products or heads side by side counts, and of an attention's queries, beside
 one of another length: a score's time depends on the keys of its row."""
-BIASED, BIAS = "on a bias", 3.5
-"""How a GPU's attention is called with a bias that has a gradient, and how much longer it takes, by
-its memory-efficient kernel: on an H200 4.2 times the fastest kernel's time forward, 3.1 backward
+BIAS = 3.5
+"""How much longer a GPU's attention takes with a bias that has a gradient, by its memory-efficient
+kernel: on an H200 4.2 times the fastest kernel's time forward, 3.1 backward
 (docs/log/2026-11-26-one-h200.md)."""
 PASS = "pass"
 """A pass over memory that only reads and writes."""
@@ -52,10 +51,6 @@ PACKING = ("cat", "clone", "copy", "stack")
 EXPONENTIAL = 64
 """Multiply-adds that take as long as the exponential of a score: on a CPU with heads of 4 to 16 a
 score takes about as long whatever the size."""
-NAME = r"^[a-z0-9_]+( [a-z]+)* \d+(x\d+)*$"
-"""A timed kernel as a file names it: its label and shape, ``gemm 1x64x32x16``, or an elementwise
-operation with the bytes that it moves, ``gelu 4096``."""
-TimedName = Annotated[str, Field(pattern=NAME)]
 
 
 def name_of(label: str, shape: Shape) -> str:

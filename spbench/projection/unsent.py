@@ -5,7 +5,6 @@ waited for. A call of such a step, made again with other tensors of its descript
 kernel on the same memory layout: a rank can time it.
 """
 
-import json
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from fractions import Fraction
@@ -18,16 +17,13 @@ from torch import Tensor
 from spbench.comm.nccl_gloo import MessageTransport
 from spbench.comm.packing import Cut, Cuts, Parts, copy_joined, incoming, outgoing, pack, unpacked
 from spbench.comm.transport import Handle, Several, Transport, Transports
-from spbench.projection.dataless import META, Known, Signature
+from spbench.projection.dataless import META
 from spbench.projection.recorder import Recorder
-from spbench.projection.work import Kernel
 from spbench.strategies.base import Strategy
 from spbench.worker.step import Step
-from spbench.workload.case import Device
 from spbench.workload.mesh import Groups
-from spbench.workload.timed import TimedKernel
 from spbench.workload.traffic import Kind, Op, Phase
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.workload import Workload
 
 
 class UnsentTransport(Transport):
@@ -114,61 +110,3 @@ def prepared(
     transports = Transports(strategy=strategy_own, gradients=gradients)
     step = Step(workload.model_copy(update={"optimizer": "none"}), strategy, transports, META)
     return step, step.seeded_inputs()
-
-
-def timed_calls(
-    workload: Workload,
-    strategy: Strategy,
-    ranks: int,
-    device: Device,
-    known: dict[Signature, Known] | None = None,
-) -> Iterator[TimedKernel]:
-    """Each different call of a step of rank 0 that launches a kernel. Left out are those that take
-    what no description holds, such as infinity. ``known``: what dry runs as on ``device`` share."""
-    workload, recorder = strategy.flattened(workload), Recorder(device, known)
-    with recorder:
-        step, given = prepared(workload, strategy, ranks, 0, recorder)
-        with recorder.recording():
-            step(*given)
-    for signature, kernel in recorder.calls():
-        timed = _timed(signature, kernel, workload)
-        if timed is not None:
-            yield timed
-
-
-def _timed(signature: Signature, kernel: Kernel, workload: Workload) -> TimedKernel | None:
-    operation, *given = signature
-    named = dict(each for each in given if _is_named(each))
-    given = [each for each in given if not _is_named(each)]
-    try:
-        arguments = [_plain(each) for each in given]
-        by_name = {name: _plain(value) for name, value in named.items() if value != META}
-        json.dumps([arguments, by_name], allow_nan=False)
-    except (TypeError, ValueError):
-        return None
-    passes = kernel.moved_bytes // (2 * DTYPE_BYTES[workload.dtype])
-    return TimedKernel(
-        kind=kernel.kind,
-        shape=list(kernel.shape) or [max(1, passes)],
-        dtype=workload.dtype,
-        is_masked=kernel.is_masked,
-        is_backward=kernel.is_backward,
-        name=kernel.name,
-        has_short_rows=kernel.has_short_rows,
-        op=operation.__name__,
-        given=arguments,
-        named=by_name,
-    )
-
-
-def _is_named(value: Any) -> bool:
-    return isinstance(value, tuple) and len(value) == 2 and isinstance(value[0], str)
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, tuple) and len(value) == 3 and isinstance(value[2], torch.dtype):
-        shape, stride, dtype = value
-        return {"shape": [*shape], "stride": [*stride], "dtype": str(dtype).removeprefix("torch.")}
-    if isinstance(value, torch.dtype):
-        return {"dtype": str(value).removeprefix("torch.")}
-    return [_plain(each) for each in value] if isinstance(value, tuple) else value

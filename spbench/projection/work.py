@@ -14,6 +14,8 @@ from typing import Literal, final
 from spbench.workload.traffic import Op, Phase
 
 KernelKind = Literal["gemm", "attention", "elementwise"]
+BIASED = "on a bias"
+"""The name of a GPU's attention with a bias that has a gradient."""
 
 
 @final

@@ -29,7 +29,8 @@ from spbench.projection.hardware import find as find_cluster
 from spbench.projection.kernel_cost import DeviceRates
 from spbench.projection.link_fit import collective_rate, level
 from spbench.projection.message_cost import host_calls
-from spbench.projection.project import project, works
+from spbench.projection.project import project
+from spbench.projection.rank_work import works
 from spbench.projection.scaled import in_company
 from spbench.projection.timed_kernels import BIAS, BIASED, label_of, operations
 from spbench.projection.trace import work
@@ -209,7 +210,7 @@ def test_more_ranks_than_were_timed_are_refused() -> None:
     """Nothing is known of what joins them; the sentence says what would tell."""
     here = cluster()
     assert [here.used_by(ranks).levels[0].ranks for ranks in (2, 3, 4)] == [2, 4, 4]
-    work_of = works(here)
+    work_of = works(here.device.runs_on)
     small = Workload.model_validate(SMALL)
     *timed, beyond = project(small, here, ["dsp"], [2, 4, 8], Mode(), work_of)
     assert all(each.cost is not None for each in timed)

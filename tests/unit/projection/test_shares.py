@@ -9,8 +9,9 @@ import pytest
 from spbench.errors import Failure
 from spbench.projection.cost import Mode
 from spbench.projection.hardware import find as find_cluster
-from spbench.projection.project import Projection, project, which_are_measured, works
+from spbench.projection.project import Projection, project, which_are_measured
 from spbench.projection.projected_rows import row_of
+from spbench.projection.rank_work import works
 from spbench.projection.shares import Shares, read_shares
 from spbench.results.record import Record
 from spbench.results.store import Store
