@@ -14,13 +14,12 @@ from typing import Any, final
 from markdown import brief, table
 from paper_facts import facts
 
+from spbench.projection.advise.project import project
 from spbench.projection.against import ENGINE
-from spbench.projection.cost import Mode, cost
-from spbench.projection.hardware import find as find_cluster
-from spbench.projection.interval import COMPUTE, Cost
-from spbench.projection.project import project
-from spbench.projection.rank_work import works
-from spbench.projection.work import Work
+from spbench.projection.costmodel.hardware import find as find_cluster
+from spbench.projection.costmodel.step_time import COMPUTE, Cost, Mode, cost
+from spbench.projection.dryrun.rank_work import works
+from spbench.projection.dryrun.work import Work
 from spbench.workload.catalogue import find, with_settings
 
 FORMS = ("ulysses", "ulysses:every-attention")

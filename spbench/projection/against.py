@@ -14,14 +14,13 @@ from typing import Any, final
 from pydantic import ValidationError
 
 from spbench.errors import Failure
-from spbench.projection.constants import Constant
-from spbench.projection.cost import cost
-from spbench.projection.hardware import Cluster, find
-from spbench.projection.interval import Cost
+from spbench.projection.costmodel.constants import Constant
+from spbench.projection.costmodel.hardware import Cluster, find
+from spbench.projection.costmodel.step_time import Cost, cost
+from spbench.projection.dryrun.rank_work import WorkOf
 from spbench.projection.published import Point, PublishedCase, PublishedCell
 from spbench.projection.published_case import Counterpart, counterpart
 from spbench.projection.published_terms import cluster_of, published_seconds, steps_of
-from spbench.projection.rank_work import WorkOf
 from spbench.projection.score import Group, ScoredCase, ScoredCell, scored, scored_cell
 from spbench.workload.workload import Workload
 

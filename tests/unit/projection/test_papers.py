@@ -12,11 +12,11 @@ from typing import Any
 import pytest
 from helpers.example_rows import lines_of
 
-from spbench.projection.cost import Mode
-from spbench.projection.hardware import find as find_cluster
-from spbench.projection.project import project
-from spbench.projection.projected_rows import row_of
-from spbench.projection.rank_work import works
+from spbench.projection.advise.project import project
+from spbench.projection.advise.projected_rows import row_of
+from spbench.projection.costmodel.hardware import find as find_cluster
+from spbench.projection.costmodel.step_time import Mode
+from spbench.projection.dryrun.rank_work import works
 from spbench.workload.catalogue import find, with_settings
 
 ROOT = Path(__file__).parents[3]
