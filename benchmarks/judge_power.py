@@ -21,7 +21,7 @@ from spbench.analysis.compare import MARGIN, Comparison, compare_times
 from spbench.analysis.findings import Finding, Margins
 from spbench.analysis.intervals import LEAST_LAUNCHES, quantile
 from spbench.analysis.launches import Launches
-from spbench.regression.measurement import in_stages
+from spbench.regression.base_and_head import in_stages
 from spbench.worker.sampling import typical
 
 BETWEEN, WITHIN, ITERATIONS = 0.005, 0.01, 50

@@ -14,7 +14,7 @@ from spbench.projection.costmodel.hardware import find as find_cluster
 from spbench.projection.costmodel.step_time import Mode
 from spbench.projection.dryrun.rank_work import works
 from spbench.strategies.registry import expand_names
-from spbench.workload.sweep_file import load_sweep
+from spbench.workload.sweeps import load_sweep
 from spbench.workload.workload import Workload
 
 OWN = "dsp"

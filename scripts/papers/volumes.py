@@ -13,8 +13,7 @@ from paper_facts import facts
 
 from spbench.strategies.registry import load
 from spbench.workload.catalogue import find, with_settings
-from spbench.workload.sent_counts import count
-from spbench.workload.traffic import Transfer
+from spbench.workload.traffic import Transfer, count
 from spbench.workload.workload import DTYPE_BYTES, Workload
 
 RANKS = (2, 4, 8, 16)

@@ -12,7 +12,7 @@ from spbench.cli.help_page import HelpPage
 from spbench.cli.selection import choose_workload, rank_counts
 from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.launch.launcher import Deadlines
-from spbench.report.live_line import loading_torch, watched
+from spbench.report.progress import loading_torch, watched
 from spbench.report.tables import print_json
 from spbench.results.capacities import (
     BATCH,

@@ -17,7 +17,7 @@ from spbench.cli.selection import (
     parse_ranks,
     refuse_flags,
 )
-from spbench.doctor.diagnosis import DeviceChoice
+from spbench.doctor.checks import DeviceChoice
 from spbench.doctor.examine import examine
 from spbench.errors import DONE, UNFIT, Failure
 from spbench.launch.torchrun import joined_ranks

@@ -6,7 +6,7 @@ import click
 
 from spbench.cli.selection import refuse_flags
 from spbench.errors import DONE, Failure
-from spbench.report.live_line import loading_torch
+from spbench.report.progress import loading_torch
 from spbench.report.projection_table import show_errors, show_scores
 from spbench.report.tables import print_json
 from spbench.results.find_run import find_run

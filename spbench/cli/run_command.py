@@ -14,7 +14,7 @@ from spbench.cli.option_types import Count, Positive
 from spbench.cli.selection import request_of, selection_options
 from spbench.errors import DONE, SOME_FAILED
 from spbench.report.dry_run import show_plan
-from spbench.report.live_line import loading_torch
+from spbench.report.progress import loading_torch
 from spbench.report.tables import print_json
 from spbench.results.find_run import RESULTS, reference_of
 from spbench.sweep.devices import no_gpu_here, visible_gpus, why_not_here
@@ -26,7 +26,7 @@ from spbench.sweep.run_folder import folder_for
 from spbench.text import GIVE_OTHERS, counted
 from spbench.worker.fault_injection import announce_fault
 from spbench.workload.case import Cell
-from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
+from spbench.workload.sweeps import LAUNCHES, MAX_LAUNCHES
 
 
 @click.command("run", cls=HelpPage)

@@ -8,9 +8,8 @@ from spbench.cli import options
 from spbench.cli.help_page import HelpPage
 from spbench.cli.selection import choose_workload, rank_counts
 from spbench.errors import Failure
-from spbench.report.diagram.draw import show
-from spbench.report.diagram.layout import Picture
-from spbench.report.live_line import loading_torch
+from spbench.report.block_diagram import Picture, show
+from spbench.report.progress import loading_torch
 from spbench.report.tables import print_json
 from spbench.strategies.describe import lanes
 from spbench.workload.case import MAX_RANKS

@@ -10,10 +10,10 @@ from pathlib import Path
 import click
 import psutil
 
-from spbench.doctor import gpus, limits, network, noise, software
-from spbench.doctor.diagnosis import DeviceChoice, Diagnosis, skipped
+from spbench.doctor import checks, noise
+from spbench.doctor.checks import DeviceChoice, Diagnosis, TorchFacts, skipped
 from spbench.doctor.rank_collectives import try_sizes
-from spbench.doctor.torch_probe import TorchFacts, probe
+from spbench.doctor.torch_probe import probe
 from spbench.errors import or_none
 from spbench.launch.interfaces import GLOO_INTERFACE
 from spbench.results.cgroup import allowed, free_memory_bytes, own_cores, usable_cores
@@ -45,14 +45,14 @@ def examine(
     if version:
         click.echo("loading torch", err=True)
         loaded = probe("cuda" if usable and choice != "cpu" else "cpu", timeout_s)
-    device = software.device_of(choice, len(usable), loaded)
+    device = checks.device_of(choice, len(usable), loaded)
     cores = min(MOST_CPU_RANKS, max(2, int(usable_cores())))
     ranks = ranks or (max(1, len(usable)) if device == "cuda" else cores)
-    diagnoses = [software.python(sys.version_info[:3]), software.torch(version, loaded)]
+    diagnoses = [checks.python(sys.version_info[:3]), checks.torch(version, loaded)]
     if isinstance(loaded, TorchFacts):
-        diagnoses.append(software.backend(loaded, device))
+        diagnoses.append(checks.backend(loaded, device))
     if choice != "cpu":
-        diagnoses.append(gpus.present(driver, usable, choice, environ.get(VISIBLE)))
+        diagnoses.append(checks.gpus_seen(driver, usable, choice, environ.get(VISIBLE)))
         diagnoses += _check_gpus(choice, driver, usable, loaded) if usable else []
     diagnoses += _check_machine(environ, ranks, device)
     return diagnoses + _try_ranks(timeout_s, diagnoses, ranks, device)
@@ -64,13 +64,13 @@ def _check_gpus(
     diagnoses = []
     if isinstance(loaded, TorchFacts):
         if not driver.error:
-            diagnoses.append(software.driver(driver.driver, driver.cuda, loaded))
-        diagnoses.append(software.cuda(loaded, len(usable), choice))
+            diagnoses.append(checks.driver(driver.driver, driver.cuda, loaded))
+        diagnoses.append(checks.cuda(loaded, len(usable), choice))
     if any(gpu.index < 0 for gpu in usable):
         not_told = "NVML does not tell of GPUs, or slices, that CUDA alone shows"
         return diagnoses + [skipped(check, not_told) for check in ("gpus idle", "gpu clocks")]
-    diagnoses += [gpus.idle(usable), gpus.cool(usable)]
-    return diagnoses + ([gpus.topology(driver.paths, usable)] if len(usable) > 1 else [])
+    diagnoses += [checks.gpus_idle(usable), checks.gpu_clocks(usable)]
+    return diagnoses + ([checks.gpu_links(driver.paths, usable)] if len(usable) > 1 else [])
 
 
 def _check_machine(environ: Mapping[str, str], ranks: int, device: Device) -> list[Diagnosis]:
@@ -78,21 +78,21 @@ def _check_machine(environ: Mapping[str, str], ranks: int, device: Device) -> li
     load, name = or_none(noise.load), socket.gethostname()
     diagnoses = [
         noise.quiet(load, device) if load else skipped("quiet", "the system does not tell"),
-        limits.cores(os.cpu_count() or 1, own_cores(), group, ranks, device),
-        limits.memory(free.total, free_memory_bytes(), group, ranks),
-        limits.folder("this folder", limits.space(or_none(Path.cwd) or Path())),
-        limits.folder("temporary", limits.space(None)),
-        limits.open_files(limits.soft_limit(resource.RLIMIT_NOFILE), ranks),
+        checks.cores(os.cpu_count() or 1, own_cores(), group, ranks, device),
+        checks.memory(free.total, free_memory_bytes(), group, ranks),
+        checks.folder("this folder", checks.space(or_none(Path.cwd) or Path())),
+        checks.folder("temporary", checks.space(None)),
+        checks.open_files(checks.soft_limit(resource.RLIMIT_NOFILE), ranks),
     ]
     if sys.platform == "linux":
-        diagnoses.append(limits.shared_memory(limits.space(Path("/dev/shm")), ranks, device))
+        diagnoses.append(checks.shared_memory(checks.space(Path("/dev/shm")), ranks, device))
     if device == "cuda":
-        locked = limits.soft_limit(resource.RLIMIT_MEMLOCK)
-        diagnoses.append(limits.locked_memory(locked, limits.infiniband()))
+        locked = checks.soft_limit(resource.RLIMIT_MEMLOCK)
+        diagnoses.append(checks.locked_memory(locked, checks.infiniband()))
     chosen = environ.get(GLOO_INTERFACE, "")
-    addresses = [] if chosen else network.addresses_of(name)
-    diagnoses.append(network.host_name(name, addresses, network.interfaces(), chosen, device))
-    return [*diagnoses, network.settings(environ)]
+    addresses = [] if chosen else checks.addresses_of(name)
+    diagnoses.append(checks.host_name(name, addresses, checks.interfaces(), chosen, device))
+    return [*diagnoses, checks.settings(environ)]
 
 
 def _try_ranks(

@@ -7,8 +7,8 @@ rows say so, one by one and afterwards; here it is said while it can still be st
 import os
 from collections.abc import Iterator, Mapping, Sequence
 
-from spbench.doctor import gpus, limits, network, noise
-from spbench.doctor.diagnosis import Diagnosis
+from spbench.doctor import checks, noise
+from spbench.doctor.checks import Diagnosis
 from spbench.errors import or_none
 from spbench.results.cgroup import allowed, own_cores, threads_of_a_rank
 from spbench.results.environment import VISIBLE, visible
@@ -29,7 +29,7 @@ def forewarnings(
         return []
     found = [check for check in _checks(device) if check.status == "warn"]
     sentences = [f"{check.check}: {check.found}; {check.remedy}" for check in found]
-    if distorting := [name for name in network.distorting(environ) if name != "SPBENCH_FAULT"]:
+    if distorting := [name for name in checks.distorting(environ) if name != "SPBENCH_FAULT"]:
         names = ", ".join(distorting)
         sentences.append(f"variables: {names} set, which makes steps slower; unset {names}")
     if unused := _unused_threads(ranks_here, environ):
@@ -42,11 +42,11 @@ def _checks(device: Device) -> Iterator[Diagnosis]:
     if load is not None:
         yield noise.quiet(load, device)
     # More ranks than cores are another sentence: here only a quota counts.
-    yield limits.cores(os.cpu_count() or 1, own_cores(), allowed(), 1, device)
+    yield checks.cores(os.cpu_count() or 1, own_cores(), allowed(), 1, device)
     if device == "cuda":
         usable = or_none(_usable_gpus) or []
-        yield gpus.idle(usable)
-        yield gpus.cool(usable)
+        yield checks.gpus_idle(usable)
+        yield checks.gpu_clocks(usable)
 
 
 def _usable_gpus() -> list[GpuState]:

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import psutil
 
-from spbench.doctor.diagnosis import Diagnosis, ok, warn
+from spbench.doctor.checks import Diagnosis, ok, warn
 from spbench.errors import or_none
 from spbench.results.conditions import OTHERS_SHARE
 from spbench.text import counted

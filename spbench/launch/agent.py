@@ -10,8 +10,7 @@ launch costs a fraction of a second. Python would start the server as a process 
 imports torch a second time. It still does so for a server that follows one that has died, since
 this process may have threads by then.
 
-With CLUSTER, a JSON text, this is one node of several: ``coordinator.py`` is node 0, and
-``follower.py`` every other.
+With CLUSTER, a JSON text, this is one node of several (``nodes.py``).
 """
 
 import gc
@@ -77,8 +76,7 @@ def _run_node(cluster_json: str, folder: str) -> None:
     """``folder``: where node 0 puts the roster, and where a follower's ranks write."""
     from spbench.comm.kv_store import KeyValueStoreError
     from spbench.launch.cluster import Cluster
-    from spbench.launch.coordinator import coordinate
-    from spbench.launch.follower import follow, give_up
+    from spbench.launch.nodes import coordinate, follow, give_up
 
     cluster = Cluster.model_validate_json(cluster_json)
     try:

@@ -1,13 +1,17 @@
 """The parent's side: one launcher process on this machine, watched through files.
 
-The parent trusts files and exit codes, not pipes. A launch that takes too long or makes no progress
-is ended by a file ``stop``: its ranks write their stacks and end. Of several nodes this is node 0.
+The parent trusts files and exit codes, not pipes. Whether a launch makes progress it reads in its
+ranks' heartbeats. A launch that takes too long or makes no progress is ended by a file ``stop``:
+its ranks write their stacks and end. Of several nodes this is node 0.
 """
 
+from __future__ import annotations
+
+import math
 import os
 import shutil
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TypeVar, final
 
@@ -15,16 +19,83 @@ from spbench.errors import Failure, or_none
 from spbench.launch.cluster import Cluster, Roster, placement, ranks_per_node, spread
 from spbench.launch.copies import mpi_copies, srun_copies
 from spbench.launch.gpu_memory import GpuMemory
-from spbench.launch.hang_detector import HangDetector, least_far
 from spbench.launch.interfaces import why_ranks_cannot_meet
 from spbench.launch.launcher import LauncherError, LaunchResult, status_and_cause
 from spbench.launch.process import GRACE_S, LAUNCHER, STACKS_S, AgentProcess, ask_to_stop
 from spbench.launch.turn_seat import Seat
-from spbench.results.heartbeat import heartbeat_folder, read_heartbeat
+from spbench.results.heartbeat import RankPosition, heartbeat_folder, read_heartbeat
 from spbench.results.link_report import Exchanged, LinkTimes
 from spbench.results.sample import RowStatus, Sample, read_json, sample_path
 from spbench.results.temporary import IN_MEMORY
+from spbench.text import counted, listed
 from spbench.workload.case import Device, Job
+
+LOOK_S = 0.2
+NAMED = 8
+"""Up to so many ranks are named one by one."""
+STARTING_S = 60.0
+"""How long nodes may take to meet."""
+
+
+@final
+class HangDetector:
+    """Reads heartbeats at most every 0.2 s; ``still_s`` counts from the last change it saw."""
+
+    def __init__(
+        self,
+        folder: Path,
+        ranks: Sequence[int],
+        now_s: Callable[[], float] = time.monotonic,
+        *,
+        from_start: bool = False,
+    ) -> None:
+        """``from_start``: a launch without any heartbeat stands still after a minute. Else it is
+        taken to make progress: the ranks of another commit may write none."""
+        self._folder, self._ranks, self._now_s = folder, ranks, now_s
+        self._starting_s = STARTING_S if from_start else math.inf
+        self._looked_s = self._changed_s = now_s()
+        self._positions: dict[int, RankPosition | None] = dict.fromkeys(ranks)
+
+    def still_s(self) -> float:
+        """Seconds since any rank was seen to make progress."""
+        now_s = self._now_s()
+        if now_s - self._looked_s >= LOOK_S:
+            self._looked_s = now_s
+            positions = {rank: read_heartbeat(self._folder, rank) for rank in self._ranks}
+            if positions != self._positions:
+                self._positions, self._changed_s = positions, now_s
+        still_s = now_s - self._changed_s
+        return still_s if any(self._positions.values()) else max(0.0, still_s - self._starting_s)
+
+
+def least_far(positions: dict[int, RankPosition | None]) -> tuple[list[int], str]:
+    """The ranks that got least far, and where they and the others stand, in a sentence.
+
+    A rank that has ended hangs no longer; ranks that have not begun are the least far of all.
+    """
+    left = {rank: at for rank, at in positions.items() if at is None or not at.ended}
+    if not left:
+        return [], "every rank had ended"
+    least = min(map(_progress, left.values()))
+    behind = [rank for rank, at in left.items() if _progress(at) == least]
+    where = left[behind[0]]
+    sentence = f"{_names(behind)} stopped in {where or 'its start'}"
+    if len(behind) < len(left):
+        sentence += f", the others in {max(left.values(), key=_progress)}"
+    elif len(behind) > 1 and where is not None and where.transfers:
+        sentence += ": their collectives do not match, or what one sends does not arrive"
+    return behind, sentence
+
+
+def _progress(position: RankPosition | None) -> tuple[int, int, int]:
+    return (-1, 0, 0) if position is None else position.progress
+
+
+def _names(ranks: Sequence[int]) -> str:
+    if len(ranks) > NAMED:
+        return counted(len(ranks), "rank")
+    return f"{'rank' if len(ranks) == 1 else 'ranks'} {listed([*map(str, ranks)])}"
+
 
 Result = TypeVar("Result", Exchanged, LinkTimes)
 POLL_S = 0.02

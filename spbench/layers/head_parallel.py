@@ -16,8 +16,7 @@ from spbench.layers.head_shares import all_heads, padded_heads, share_groups, sh
 from spbench.layers.memory_order import in_memory_order
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard, Sizes, shard_sizes
-from spbench.workload.step_traffic import shared_length
-from spbench.workload.traffic import Traffic, Transfer
+from spbench.workload.traffic import Traffic, Transfer, shared_length
 from spbench.workload.workload import Workload
 
 

@@ -11,7 +11,7 @@ from spbench.comm.collectives import Collectives
 from spbench.strategies.base import Strategy
 from spbench.workload.mesh import ALL
 from spbench.workload.sharding import Shard
-from spbench.workload.step_traffic import Hop
+from spbench.workload.traffic import Hop
 from spbench.workload.workload import Workload
 
 

@@ -14,7 +14,7 @@ from spbench.analysis.compare import Comparison
 from spbench.analysis.findings import Finding, Margins, Metric
 from spbench.analysis.verdict import Graded, Judgement
 from spbench.errors import or_none, writing
-from spbench.regression.measurement import Checked
+from spbench.regression.base_and_head import Checked
 from spbench.results.accepted import NAME, Accepted, accepted_in, read_accepted, write_accepted
 from spbench.results.environment import git_output
 

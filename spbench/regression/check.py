@@ -14,10 +14,16 @@ from spbench.analysis.power import quiet_launches
 from spbench.analysis.verdict import MOST_TIMES, judged
 from spbench.errors import CANNOT_JUDGE, Failure
 from spbench.launch.torchrun import joined_ranks
-from spbench.regression.base_and_head import Code, open_runners
+from spbench.regression.base_and_head import (
+    Checked,
+    CheckOptions,
+    Code,
+    LiveMeasurement,
+    in_stages,
+    open_runners,
+)
 from spbench.regression.checkout import CheckoutError, checked_out, work_tree
-from spbench.regression.measurement import Checked, CheckOptions, LiveMeasurement, in_stages
-from spbench.report.live_line import loading_torch
+from spbench.report.progress import loading_torch
 from spbench.results.find_run import find_baseline, find_run, read_latest
 from spbench.results.run_json import case_of, read_run
 from spbench.strategies.registry import load, module_of

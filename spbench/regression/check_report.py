@@ -13,7 +13,7 @@ import click
 
 from spbench.analysis.verdict import Graded, Judgement
 from spbench.errors import CANNOT_JUDGE, DONE, REGRESSION, UNFIT, Failure, writing
-from spbench.regression.measurement import Checked
+from spbench.regression.base_and_head import Checked
 from spbench.report import tables
 from spbench.report.run_table import acceptance_sentences, explained, headline, show_findings
 from spbench.text import counted

@@ -27,8 +27,7 @@ from spbench.strategies.registry import ACROSS, load
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard, shard_sizes
-from spbench.workload.step_traffic import in_a_step
-from spbench.workload.traffic import Traffic, waited_bytes
+from spbench.workload.traffic import Traffic, in_a_step, waited_bytes
 from spbench.workload.workload import Workload
 
 

@@ -21,8 +21,8 @@ from itertools import product
 from pydantic import ValidationError
 
 from spbench.workload.block import Stack, Sublayer
+from spbench.workload.checks import MIN_HIDDEN
 from spbench.workload.flattened import as_given, merged
-from spbench.workload.validate import MIN_HIDDEN
 from spbench.workload.workload import Grid, Workload
 
 BLOCKS = 3

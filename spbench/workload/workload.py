@@ -11,8 +11,8 @@ from typing import Self
 from pydantic import PrivateAttr, model_validator
 
 from spbench.workload.block import Attention, CrossAttention, Mlp
+from spbench.workload.checks import check
 from spbench.workload.fields import WorkloadFields
-from spbench.workload.validate import check
 
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 OUT_RATIO = 36  # hidden over output channels: 1152 over 32 in the DiT family

@@ -16,7 +16,7 @@ from spbench.analysis.findings import Margins
 from spbench.analysis.verdict import judged
 from spbench.errors import DONE, REGRESSION, USAGE
 from spbench.regression.accepting import apply_accepted
-from spbench.regression.measurement import Checked
+from spbench.regression.base_and_head import Checked
 from spbench.results.record import Record
 
 FILE = Path("baselines/accepted.yaml")

@@ -18,10 +18,10 @@ from spbench.cli import doctor_command
 from spbench.comm.nccl_gloo import available_backends
 from spbench.doctor import examine as examining
 from spbench.doctor import torch_probe
-from spbench.doctor.diagnosis import Diagnosis, fail, ok, skipped, warn
+from spbench.doctor.checks import Diagnosis, TorchFacts, fail, ok, skipped, warn
 from spbench.doctor.examine import examine
 from spbench.doctor.noise import Load
-from spbench.doctor.torch_probe import TorchFacts, probe
+from spbench.doctor.torch_probe import probe
 from spbench.errors import DONE, UNFIT, USAGE, Failure
 from spbench.report import doctor_table, tables
 from spbench.results.nvml import NvmlReport, read_nvml

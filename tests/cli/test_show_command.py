@@ -18,16 +18,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spbench.errors import USAGE
+from spbench.report import block_diagram as drawing
 from spbench.report import tables
-from spbench.report.diagram import draw as drawing
-from spbench.report.diagram.draw import draw
-from spbench.report.diagram.layout import Picture
+from spbench.report.block_diagram import Picture, draw
 from spbench.strategies.describe import lanes
 from spbench.strategies.registry import load, places
 from spbench.workload.catalogue import find, load_text, with_settings
 from spbench.workload.config_names import names
 from spbench.workload.predicted import Lane
-from spbench.workload.sent_counts import by_busiest
+from spbench.workload.traffic import by_busiest
 
 ALL = list(places())
 VARIANTS = [*ALL, "ulysses:every-attention", "megatron-sp:keep-input"]

@@ -22,8 +22,7 @@ from spbench.projection.dryrun.trace import work
 from spbench.projection.dryrun.work import Kernel, Message
 from spbench.strategies.base import Strategy
 from spbench.strategies.registry import in_mesh
-from spbench.worker.optimizer import state_tensors
-from spbench.worker.step import Step
+from spbench.worker.step import Step, state_tensors
 from spbench.workload.mesh import CaseMesh
 from spbench.workload.traffic import Count
 from spbench.workload.workload import Workload

@@ -25,9 +25,8 @@ from spbench.projection.dryrun.dry_step import DryStep
 from spbench.strategies.base import Strategy
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.mesh import Mesh
-from spbench.workload.sent_counts import tally
 from spbench.workload.sharding import Run, Shard, shard_sizes
-from spbench.workload.traffic import Transfer, kinds_of_ranks
+from spbench.workload.traffic import Transfer, kinds_of_ranks, tally
 from spbench.workload.workload import Workload
 
 Heads = tuple[int, int]

@@ -22,7 +22,7 @@ from spbench.projection.dryrun.dry_step import DryStep
 from spbench.projection.dryrun.storage_log import Level, Stretch
 from spbench.projection.dryrun.work import Counted, Memory, summed
 from spbench.strategies.base import Layout
-from spbench.strategies.courses import courses
+from spbench.strategies.describe import courses
 from spbench.worker.memory import rounded
 from spbench.workload.workload import Workload
 

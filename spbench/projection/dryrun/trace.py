@@ -31,8 +31,7 @@ from spbench.strategies.base import Strategy
 from spbench.text import counted as in_words
 from spbench.workload.case import Device
 from spbench.workload.mesh import ALL, CFG, Mesh
-from spbench.workload.sent_counts import count
-from spbench.workload.traffic import Count, all_reduce_bytes
+from spbench.workload.traffic import Count, all_reduce_bytes, count
 from spbench.workload.workload import Workload
 
 ADAMW_PASSES = 7

@@ -13,10 +13,10 @@ import pytest
 from spbench.errors import UNFIT, Failure
 from spbench.launch import interfaces
 from spbench.launch.cluster import Cluster
-from spbench.launch.coordinator import FILES, _Launch
 from spbench.launch.interfaces import MOST_BYTES, loopback_interface
 from spbench.launch.launcher import LauncherError, LaunchResult
 from spbench.launch.local import LocalLauncher
+from spbench.launch.nodes import FILES, _Launch
 from spbench.launch.ranks import NodeRanks
 from spbench.launch.torchrun import JoinedLauncher
 from spbench.results.variables import compared

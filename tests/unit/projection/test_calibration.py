@@ -52,8 +52,7 @@ from spbench.projection.microbench.timed_calls import (
     held_bytes,
 )
 from spbench.results.link_report import LinkTimes, LinkTiming
-from spbench.strategies.names import BUILT_IN
-from spbench.strategies.registry import in_mesh, load
+from spbench.strategies.registry import BUILT_IN, in_mesh, load
 from spbench.workload.case import GateCheck
 from spbench.workload.catalogue import find
 from spbench.workload.timed import TimedKernel

@@ -19,10 +19,15 @@ from spbench.analysis.compare import Comparison
 from spbench.analysis.findings import METRICS, Finding, Margins, Metric
 from spbench.analysis.verdict import ALPHA, SHARES, Judgement
 from spbench.launch.launcher import Deadlines
-from spbench.regression.base_and_head import Runner, run_alternately
+from spbench.regression.base_and_head import (
+    CheckOptions,
+    LiveMeasurement,
+    Runner,
+    in_stages,
+    run_alternately,
+)
 from spbench.regression.check import BASE_AND_HEAD_BUDGET, budgeted
 from spbench.regression.checkout import CheckoutError, checked_out, work_tree
-from spbench.regression.measurement import CheckOptions, LiveMeasurement, in_stages
 from spbench.results.record import Record
 from spbench.results.sample import RowStatus
 from spbench.workload.case import QUICK, Case, Cell, MeasurementBudget

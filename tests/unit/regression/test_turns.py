@@ -21,7 +21,7 @@ from spbench.regression.turn_server import TurnServer
 from spbench.results.cgroup import Allowed
 from spbench.results.record import Record
 from spbench.results.store import Store
-from spbench.sweep.sweep import Sweep
+from spbench.sweep.run import Sweep
 from spbench.worker.turn_client import VARIABLE, TurnClient
 from spbench.workload.case import Case, Cell, MeasurementBudget
 from spbench.workload.catalogue import find

@@ -10,8 +10,7 @@ import pytest
 from helpers.terminal import STYLED, Terminal
 
 from spbench.report import units
-from spbench.report.live_line import LiveLine, loading_torch, watched
-from spbench.report.progress import Screen
+from spbench.report.progress import LiveLine, Screen, loading_torch, watched
 from spbench.report.tables import console
 from spbench.results.heartbeat import Heartbeat, heartbeat_folder, heartbeat_path
 from spbench.workload.case import Case

@@ -10,7 +10,7 @@ from spbench.layers import head_parallel
 from spbench.layers.attention import Scores, attend_whole
 from spbench.strategies.registry import load
 from spbench.workload.catalogue import find, with_settings
-from spbench.workload.sent_counts import by_busiest
+from spbench.workload.traffic import by_busiest
 from spbench.workload.workload import Workload
 
 PADDED = ("ulysses:padded", "usp:padded:ulysses=4:across=ring")

@@ -22,8 +22,8 @@ from spbench.sweep import run as running
 from spbench.sweep.estimate import Foreseen
 from spbench.sweep.plan import cells
 from spbench.sweep.request import Request, every
+from spbench.sweep.run import still_to_do
 from spbench.sweep.run_folder import resumed
-from spbench.sweep.sweep import still_to_do
 from spbench.workload.case import QUICK, Cell, Job
 from spbench.workload.catalogue import find
 

@@ -14,7 +14,7 @@ from spbench.workload.config_names import configs, names
 from spbench.workload.flops import forward_flops
 from spbench.workload.sharding import shard_sizes
 from spbench.workload.workload import DTYPE_BYTES, Workload
-from spbench.workload.yaml_lines import WorkloadError
+from spbench.workload.yaml_file import WorkloadError
 
 LARGE = [name for name in names() if not name.endswith("-small")]
 FILES = sorted(

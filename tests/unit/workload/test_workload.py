@@ -11,10 +11,10 @@ from pydantic import ValidationError
 
 from spbench.workload.block import Attention, CrossAttention, Mlp
 from spbench.workload.case import QUICK, Case
+from spbench.workload.checks import MIN_HIDDEN
 from spbench.workload.flops import step_flops
 from spbench.workload.reduced import reductions
-from spbench.workload.step_traffic import shared_length
-from spbench.workload.validate import MIN_HIDDEN
+from spbench.workload.traffic import shared_length
 from spbench.workload.workload import Workload
 
 SIZES = st.integers(4, 2**17)

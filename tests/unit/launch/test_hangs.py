@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from spbench.launch.hang_detector import HangDetector, least_far
+from spbench.launch.local import HangDetector, least_far
 from spbench.results.heartbeat import Heartbeat, RankPosition, heartbeat_path, read_heartbeat
 
 

@@ -1,1 +1,0 @@
-"""One block of a workload as a picture in text."""
