@@ -15,7 +15,7 @@ from typing import Any
 
 from pydantic import ValidationError
 
-from spbench.doctor.checks import TorchFacts
+from spbench.doctor.machine_checks import TorchFacts
 from spbench.errors import or_none
 from spbench.launch.process import safe_path
 from spbench.text import first_line, signal_name

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-from spbench.doctor.forewarnings import forewarnings
+from spbench.doctor.examine import forewarnings
 from spbench.errors import UNFIT, Failure, signals_held
 from spbench.launch.cluster import Cluster, placement_of
 from spbench.launch.gpu_memory import GpuMemory

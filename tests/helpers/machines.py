@@ -7,7 +7,7 @@ from typing import Any
 
 import pynvml
 
-from spbench.doctor.checks import TorchFacts
+from spbench.doctor.machine_checks import TorchFacts
 
 GIB = 2**30
 

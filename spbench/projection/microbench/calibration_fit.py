@@ -167,8 +167,8 @@ def _busy(ranks: int, slow: tuple[int, float], other: tuple[int, float]) -> str:
     return (
         f"on {counted(ranks, 'rank')} a pass over {moved / 1e6:,.3g} MB of memory took "
         f"{1e3 * seconds:,.3g} ms ({moved / seconds / 1e9:,.2g} GB/s), and one over "
-        f"{known / 1e6:,.3g} MB {1e3 * known_s:,.3g} ms: others use this machine; 'spbench doctor' "
-        f"says who, calibrate when they are done"
+        f"{known / 1e6:,.3g} MB {1e3 * known_s:,.3g} ms: others use this machine; "
+        f"calibrate when they are done"
     )
 
 

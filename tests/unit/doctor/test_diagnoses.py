@@ -2,26 +2,19 @@
 
 from __future__ import annotations
 
-import os
-import resource
-import socket
 import tempfile
-import time
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
 
-import psutil
 import pynvml
 import pytest
 from helpers.machines import CPU_BUILD, CUDA_BUILD, GIB, fake_nvml
 
-from spbench.doctor import checks, noise
-from spbench.doctor.checks import DeviceChoice, Diagnosis, Space, TorchFacts, gpus_seen
-from spbench.doctor.noise import Load
-from spbench.results.cgroup import Allowed
+from spbench.doctor import machine_checks as checks
+from spbench.doctor.machine_checks import DeviceChoice, Diagnosis, Space, TorchFacts, gpus_seen
 from spbench.results.environment import visible
 from spbench.results.nvml import BETWEEN_SOCKETS, NVLINK, GpuState, NvmlReport, read_nvml
 from spbench.workload.case import Device
@@ -291,50 +284,24 @@ def test_how_gpus_are_joined() -> None:
 
 
 @pytest.mark.parametrize(
-    ("ours", "quota", "ranks", "device", "status", "text", "remedy"),
+    ("ours", "ranks", "device", "status", "text", "remedy"),
     [
-        (16, None, 8, "cpu", "ok", "16 cores", ""),
-        (4, None, 4, "cpu", "ok", "4 of 16 cores usable", ""),
-        (
-            16,
-            8.0,
-            2,
-            "cuda",
-            "warn",
-            "16 cores, but the control group's quota is the time of 8",
-            "--cpuset-cpus",
-        ),
-        (4, 8.0, 2, "cpu", "ok", "4 of 16 cores usable", ""),
-        (
-            4,
-            None,
-            8,
-            "cpu",
-            "warn",
-            "4 of 16 cores usable, fewer than the 8 ranks",
-            "at most 4 ranks",
-        ),
-        (1, None, 2, "cpu", "warn", "1 of 16 cores usable, fewer than the 2 ranks", "more cores"),
-        (4, None, 8, "cuda", "ok", "4 of 16 cores usable", ""),
+        (16, 8, "cpu", "ok", "16 cores", ""),
+        (4, 4, "cpu", "ok", "4 of 16 cores usable", ""),
+        (4, 8, "cpu", "warn", "4 of 16 cores usable, fewer than the 8 ranks", "at most 4 ranks"),
+        (1, 2, "cpu", "warn", "1 of 16 cores usable, fewer than the 2 ranks", "more cores"),
+        (4, 8, "cuda", "ok", "4 of 16 cores usable", ""),
     ],
 )
-def test_cores(
-    ours: int, quota: float | None, ranks: int, device: Device, status: str, text: str, remedy: str
-) -> None:
-    """Fewer usable cores than ranks, or a quota below them, is a warning."""
-    check(checks.cores(16, ours, Allowed(cores=quota), ranks, device), status, text, remedy)
+def test_cores(ours: int, ranks: int, device: Device, status: str, text: str, remedy: str) -> None:
+    """Fewer usable cores than ranks are a warning on a CPU."""
+    check(checks.cores(16, ours, ranks, device), status, text, remedy)
 
 
 def test_memory() -> None:
-    """Less free or allowed memory than the ranks need is a warning."""
-    none = Allowed()
-    check(checks.memory(64 * GIB, 32 * GIB, none, 8), "ok", "32 of 64 GiB free")
-    check(checks.memory(64 * GIB, 3 * GIB, none, 8), "warn", "3 of 64 GiB free", "need about 8 GiB")
-    for limit, status in ((16, "ok"), (4, "warn")):
-        diagnosis = checks.memory(64 * GIB, 32 * GIB, Allowed(memory_bytes=limit * GIB), 8)
-        check(diagnosis, status, f"free; the control group allows {limit} GiB")
-    diagnosis = checks.memory(64 * GIB, 32 * GIB, Allowed(memory_bytes=2 * 64 * GIB), 8)
-    assert "allows" not in diagnosis.found
+    """Less free memory than the ranks need is a warning."""
+    check(checks.memory(64 * GIB, 32 * GIB, 8), "ok", "32 of 64 GiB free")
+    check(checks.memory(64 * GIB, 3 * GIB, 8), "warn", "3 of 64 GiB free", "need about 8 GiB")
 
 
 def test_shared_memory() -> None:
@@ -375,135 +342,27 @@ def test_a_folder_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> N
     assert checks.space(None).why_not == "No usable temporary directory found"
 
 
-def test_open_files() -> None:
-    """The files that a rank needs grow with the number of ranks."""
-    check(checks.open_files(1024, 8), "ok", "1,024")
-    check(
-        checks.open_files(256, 8),
-        "warn",
-        "at most 256, and each of 8 ranks may need 384",
-        "ulimit -n 384",
-    )
-    check(checks.open_files(None, 1024), "ok", "no limit")
-    assert checks.soft_limit(resource.RLIMIT_NOFILE) in (
-        None,
-        resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-    )
-
-
-def test_locked_memory(tmp_path: Path) -> None:
-    """A limit on locked memory matters only with InfiniBand."""
-    check(checks.locked_memory(2**23, []), "ok", "at most 8 MiB; without InfiniBand")
-    check(
-        checks.locked_memory(2**23, ["mlx5_0"]),
-        "warn",
-        "too little for InfiniBand (mlx5_0)",
-        "ulimit -l",
-    )
-    check(checks.locked_memory(None, ["mlx5_0"]), "ok", "no limit")
-    for name in ("mlx5_1", "mlx5_0"):
-        (tmp_path / "ib" / name).mkdir(parents=True)
-    assert checks.infiniband(tmp_path / "ib") == ["mlx5_0", "mlx5_1"]
-    assert checks.infiniband(tmp_path / "none") == []
-
-
-THERE = {"lo": ["127.0.0.1", "::1"], "eth0": ["10.0.0.5"]}
-
-
-@pytest.mark.parametrize(
-    ("addresses", "chosen", "status", "text", "remedy"),
-    [
-        (["10.0.0.5"], "", "ok", "box is 10.0.0.5", ""),
-        (["127.0.1.1"], "", "ok", "127.0.1.1, which is enough for one machine", ""),
-        (["::1%lo"], "", "ok", "enough for one machine", ""),
-        (["192.168.7.7"], "", "warn", "192.168.7.7, which is not an address of this", "/etc/hosts"),
-        ([], "", "warn", "box does not resolve;", "/etc/hosts"),
-        (None, "", "warn", "did not resolve within 5 s", "GLOO_SOCKET_IFNAME"),
-        ([], "eth0", "ok", "gloo listens on eth0", ""),
-        ([], "lo,eth0", "ok", "gloo listens on lo,eth0", ""),
-        ([], "eth7", "fail", "there is no interface 'eth7'", "one of lo, eth0"),
-    ],
-)
-def test_the_host_name(
-    addresses: list[str] | None, chosen: str, status: str, text: str, remedy: str
-) -> None:
-    """The name should resolve to this machine; a chosen interface must exist."""
-    check(checks.host_name("box", addresses, THERE, chosen, "cpu"), status, text, remedy)
-
-
-def test_a_host_name_that_matters_less() -> None:
-    """On GPUs gloo's interface is only a warning; unknown interfaces are not a problem."""
-    diagnosis = checks.host_name("box", [], THERE, "eth7", "cuda")
-    check(diagnosis, "warn", "there is no interface 'eth7'", "one of")
-    check(checks.host_name("box", [], {}, "eth7", "cpu"), "ok", "gloo listens on eth7")
-    check(checks.host_name("box", ["10.9.9.9"], {}, "", "cpu"), "ok", "box is 10.9.9.9")
-
-
-def test_names_are_resolved_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name resolves, does not resolve, or takes too long."""
-    assert "127.0.0.1" in (checks.addresses_of("127.0.0.1") or [])
-    assert "127.0.0.1" in [
-        address for of_interface in checks.interfaces().values() for address in of_interface
-    ]
-
-    def unknown(*_: object, **__: object) -> NoReturn:
-        raise socket.gaierror("no such name")
-
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    assert checks.addresses_of("nobody") == []
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(0.2) or [])
-    assert checks.addresses_of("slow", timeout_s=0.01) is None
-
-
 def test_variables_are_told() -> None:
     """Variables are listed with secrets hidden; those that distort figures are a warning."""
     diagnosis = checks.settings(
-        {"NCCL_DEBUG": "INFO", "TORCH_TOKEN": "hunter2", "SLURM_JOB_ID": "7"}
+        {"NCCL_DEBUG": "INFO", "TORCH_TOKEN": "hunter2", "SLURM_JOB_ID": "7"}, [], "cpu"
     )
     check(diagnosis, "ok", "NCCL_DEBUG=INFO, TORCH_TOKEN=(hidden)")
     assert "hunter2" not in diagnosis.found
     assert "SLURM" not in diagnosis.found
-    check(checks.settings({"HOME": "/root"}), "ok", "none that matter")
+    check(checks.settings({"HOME": "/root"}, ["lo"], "cpu"), "ok", "none that matter")
     spoilt = {"CUDA_LAUNCH_BLOCKING": "1", "NCCL_P2P_DISABLE": "0", "SPBENCH_FAULT": "x"}
-    diagnosis = checks.settings(spoilt)
+    diagnosis = checks.settings(spoilt, [], "cuda")
     check(diagnosis, "warn", "CUDA_LAUNCH_BLOCKING=1", "unset CUDA_LAUNCH_BLOCKING SPBENCH_FAULT,")
 
 
-def test_others_at_work() -> None:
-    """Other processes on over a tenth of a CPU's cores are a warning; on GPUs only a fact."""
-    busy = Load(cores=8, busy_cores=1.26, load_average=2.0, busiest=[("make (7)", 1.2)])
-    text = "other processes use 1.3 of 8 cores; load average 2.0"
-    check(noise.quiet(busy, "cpu"), "warn", text, "end them or wait (make (7) uses 1.2);")
-    check(noise.quiet(busy, "cuda"), "ok", text)
-    check(
-        noise.quiet(Load(cores=8, busy_cores=0.5), "cpu"),
-        "ok",
-        "other processes use 0.5 of 8 cores",
-    )
-    check(noise.quiet(Load(cores=1, busy_cores=0.9), "cpu"), "warn", "of 1 core", "wait until")
-
-
-def test_who_is_at_work_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cores of other processes are counted and named; those of this process are not."""
-    shares = {os.getpid(): 50.0, 2: 120.0, 3: 1.0}
-
-    class Process:
-        def __init__(self, pid: int | None = None) -> None:
-            self.pid = pid or os.getpid()
-
-        def cpu_percent(self) -> float:
-            if self.pid == 4:
-                raise psutil.NoSuchProcess(4)
-            return shares[self.pid]
-
-        def name(self) -> str:
-            return f"p{self.pid}"
-
-    monkeypatch.setattr(psutil, "Process", Process)
-    everyone = [Process(pid) for pid in (2, 3, 4, os.getpid())]
-    monkeypatch.setattr(psutil, "process_iter", lambda: everyone)
-    monkeypatch.setattr(psutil, "cpu_percent", lambda: 50.0)
-    monkeypatch.setattr(psutil, "cpu_count", lambda: 4)
-    load = noise.load(lambda _: None)
-    assert (load.cores, load.busy_cores) == (4, pytest.approx(1.5))
-    assert list(load.busiest) == [("p2 (2)", pytest.approx(1.2))]
+def test_gloos_interface() -> None:
+    """One that is not there is a failure on a CPU, a warning on GPUs; where the system lists none,
+    nothing is known."""
+    chosen, there = {"GLOO_SOCKET_IFNAME": "eth7"}, ["lo", "eth0"]
+    text = "GLOO_SOCKET_IFNAME=eth7, but there is no interface 'eth7'"
+    check(checks.settings(chosen, there, "cpu"), "fail", text, "one of lo")
+    check(checks.settings(chosen, there, "cuda"), "warn", text, "one of lo")
+    check(checks.settings(chosen, [], "cpu"), "ok", "GLOO_SOCKET_IFNAME=eth7")
+    several = {"GLOO_SOCKET_IFNAME": "lo,eth0"}
+    check(checks.settings(several, there, "cpu"), "ok", "GLOO_SOCKET_IFNAME=lo,eth0")

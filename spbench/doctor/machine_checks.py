@@ -4,31 +4,22 @@ So tests bring their own facts. ``fail``: ranks would not start, or their result
 ``warn``: figures may suffer.
 """
 
+from __future__ import annotations
+
 import re
-import resource
 import shutil
-import socket
 import tempfile
-import threading
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import partial
 from itertools import combinations
 from pathlib import Path
 from typing import Literal
 
-import psutil
 from pydantic import BaseModel
 
-from spbench.errors import or_none
-from spbench.launch.interfaces import (
-    GLOO_INTERFACE,
-    interface_remedy,
-    is_loopback,
-    no_such_interface,
-)
-from spbench.results.cgroup import Allowed
+from spbench.launch.interfaces import GLOO_INTERFACE, interface_remedy, no_such_interface
 from spbench.results.environment import names_a_gpu
 from spbench.results.nvml import BETWEEN_SOCKETS, NVLINK, GpuState, NvmlReport
 from spbench.results.variables import variables
@@ -282,13 +273,9 @@ def _near(indices: Sequence[int], pairs: Mapping[tuple[int, int], str]) -> list[
     return [str(gpu) for gpu in best]
 
 
-# What the system gives to processes: cores, memory, open files, room in folders.
+# What the system gives to processes: cores, memory, room in folders.
 
 GIB = 2**30
-FILES = 256
-FILES_EACH = 16
-"""A rank needs ``FILES`` open files, and ``FILES_EACH`` more for each rank. Over gloo it has 19 and
-4 (its launcher 25 and 5); the rest is for NCCL's channels."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -302,38 +289,23 @@ class Space:
     """Blank where writing works."""
 
 
-def cores(total: int, usable: int, allowed: Allowed, ranks: int, device: Device) -> Diagnosis:
-    """``usable``: how many of the machine's ``total`` cores this process may run on.
-
-    Ranks compute with no more threads than a quota has cores. It stops them in the midst of a step
-    all the same, whenever they and what runs beside them have used it up early, and a step takes
-    as long as its slowest rank.
-    """
+def cores(total: int, usable: int, ranks: int, device: Device) -> Diagnosis:
+    """``usable``: how many of the machine's ``total`` cores this process may run on."""
     found = counted(total, "core")
     if usable < total:
         found = f"{usable} of {found} usable"
-    if allowed.cores is not None and allowed.cores < usable:
-        return warn(
-            "cores",
-            f"{found}, but the control group's quota is the time of {allowed.cores:g}",
-            "give the container cores of its own (--cpuset-cpus) instead of a quota (--cpus)",
-        )
     if device == "cpu" and usable < ranks:
         remedy = f"at most {usable} ranks" if usable > 1 else "a machine with more cores"
         return warn("cores", f"{found}, fewer than the {ranks} ranks", f"use {remedy}")
     return ok("cores", found)
 
 
-def memory(total_bytes: int, free_bytes: int, allowed: Allowed, ranks: int) -> Diagnosis:
+def memory(total_bytes: int, free_bytes: int, ranks: int) -> Diagnosis:
     """``free_bytes``: what processes can still get without swapping, within the limits of control
-    groups. A rank with a small model
-    needs 1 GiB, of which torch and its libraries take a third, on a GPU more."""
+    groups. A rank with a small model needs 1 GiB, of which torch and its libraries take a third,
+    on a GPU more."""
     found = f"{_gib(free_bytes)} of {_gib(total_bytes)} GiB free"
-    usable = free_bytes
-    if allowed.memory_bytes is not None and allowed.memory_bytes < total_bytes:
-        found += f"; the control group allows {_gib(allowed.memory_bytes)} GiB"
-        usable = min(usable, allowed.memory_bytes)
-    if usable < ranks * GIB:
+    if free_bytes < ranks * GIB:
         need = f"{counted(ranks, 'rank')} with a small model need about {ranks} GiB"
         return warn("memory", found, f"free some memory, or raise the limit: {need}")
     return ok("memory", found)
@@ -378,40 +350,6 @@ def folder(name: str, space: Space) -> Diagnosis:
     return ok(name, found)
 
 
-def open_files(limit: int | None, ranks: int) -> Diagnosis:
-    """``limit``: the most files that a process may open; None for no limit."""
-    if limit is None:
-        return ok("open files", "no limit")
-    need = FILES + FILES_EACH * ranks
-    if limit < need:
-        found = f"at most {limit:,}, and each of {ranks} ranks may need {need:,}"
-        return warn("open files", found, f"ulimit -n {need}; or LimitNOFILE= of the service")
-    return ok("open files", f"at most {limit:,}")
-
-
-def locked_memory(limit_bytes: int | None, infiniband: Sequence[str]) -> Diagnosis:
-    """NCCL locks the memory that it sends from over InfiniBand. None for no limit."""
-    if limit_bytes is None:
-        return ok("locked memory", "no limit")
-    found = f"at most {_size(limit_bytes)}"
-    if not infiniband:
-        return ok("locked memory", f"{found}; without InfiniBand that is enough")
-    remedy = "ulimit -l unlimited; docker run --ulimit memlock=-1; memlock in limits.conf"
-    devices = ", ".join(infiniband)
-    return warn("locked memory", f"{found}, too little for InfiniBand ({devices})", remedy)
-
-
-def soft_limit(which: int) -> int | None:
-    """``which``: a resource.RLIMIT_ constant. None for no limit."""
-    soft, _ = resource.getrlimit(which)
-    return None if soft == resource.RLIM_INFINITY else soft
-
-
-def infiniband(root: Path = Path("/sys/class/infiniband")) -> list[str]:
-    """Names of the machine's InfiniBand devices."""
-    return sorted(device.name for device in root.iterdir()) if root.is_dir() else []
-
-
 def _size(count: int) -> str:
     return f"{_gib(count)} GiB" if count >= GIB else f"{count / 2**20:.3g} MiB"
 
@@ -420,9 +358,8 @@ def _gib(count: int) -> str:
     return f"{count / GIB:.3g}"
 
 
-# The machine's host name, and the variables that change how ranks run.
+# Variables that change how ranks run.
 
-RESOLVE_S = 5.0
 DISTORTING = (
     "CUDA_LAUNCH_BLOCKING",
     "NCCL_P2P_DISABLE",
@@ -437,63 +374,20 @@ IGNORED_PREFIX = "SLURM_"
 """Any job has dozens of these, and torch reads none."""
 
 
-def addresses_of(name: str, timeout_s: float = RESOLVE_S) -> list[str] | None:
-    """The addresses that ``name`` resolves to; None if the resolver does not answer in time."""
-    answers: list[list[str]] = []
-
-    def resolve() -> None:
-        entries = or_none(lambda: socket.getaddrinfo(name, None, type=socket.SOCK_STREAM)) or []
-        answers.append(list(dict.fromkeys(str(entry[4][0]) for entry in entries)))
-
-    thread = threading.Thread(target=resolve, daemon=True)  # a resolver cannot be stopped
-    thread.start()
-    thread.join(timeout_s)
-    return answers[0] if answers else None
-
-
-def interfaces() -> dict[str, list[str]]:
-    """The addresses of each network interface; empty where the system does not list them."""
-    return {
-        name: [entry.address.partition("%")[0] for entry in addresses]
-        for name, addresses in (or_none(psutil.net_if_addrs) or {}).items()
-    }
-
-
-def host_name(
-    name: str,
-    addresses: Sequence[str] | None,
-    interfaces: Mapping[str, Sequence[str]],
-    chosen: str,
-    device: Device,
-) -> Diagnosis:
-    """gloo listens at the address that the name resolves to, or on the interface ``chosen``."""
-    if chosen:
-        if (wrong := no_such_interface(chosen, interfaces)) is not None:
-            grade = fail if device == "cpu" else warn  # NCCL has a variable of its own
-            return grade("host name", wrong, interface_remedy())
-        return ok("host name", f"{name}; gloo listens on {chosen} ({GLOO_INTERFACE})")
-    remedy = f"add it to /etc/hosts, or set {GLOO_INTERFACE} (to lo for one machine)"
-    if addresses is None:
-        return warn("host name", f"{name} did not resolve within {RESOLVE_S:g} s", remedy)
-    if not addresses:
-        return warn("host name", f"{name} does not resolve; gloo uses the loopback only", remedy)
-    found = f"{name} is {', '.join(addresses[:3])}"
-    if all(map(is_loopback, addresses)):
-        several = f"for several machines, run sets {GLOO_INTERFACE}"
-        return ok("host name", f"{found}, which is enough for one machine; {several}")
-    own = {address for listed in interfaces.values() for address in listed}
-    if own and not any(is_loopback(address) or address in own for address in addresses):
-        return warn("host name", f"{found}, which is not an address of this machine", remedy)
-    return ok("host name", found)
-
-
 def distorting(environ: Mapping[str, str]) -> list[str]:
     """Names of the variables that are set and not switched off, and distort what is measured."""
     return [name for name in DISTORTING if environ.get(name, "").upper() not in OFF]
 
 
-def settings(environ: Mapping[str, str]) -> Diagnosis:
-    """Lists the variables that torch, NCCL, gloo and spbench read, with secret values hidden."""
+def settings(environ: Mapping[str, str], interfaces: Collection[str], device: Device) -> Diagnosis:
+    """Lists the variables that torch, NCCL, gloo and spbench read, with secret values hidden.
+
+    ``interfaces``: the machine's network interfaces; on one that is not there gloo cannot listen.
+    """
+    wrong = no_such_interface(environ.get(GLOO_INTERFACE, ""), interfaces)
+    if wrong is not None:
+        grade = fail if device == "cpu" else warn  # NCCL has a variable of its own
+        return grade("variables", wrong, interface_remedy())
     every = variables(dict(environ))
     read = {name: every[name] for name in every if not name.startswith(IGNORED_PREFIX)}
     found = ", ".join(f"{name}={value}" for name, value in read.items()) or "none that matter"
