@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
+from spbench.layers.dispatch_modes import rms_norm
 from spbench.layers.linear import (
     LinearSpec,
     Stretch,
@@ -19,7 +20,6 @@ from spbench.layers.linear import (
     mark_of_heads,
 )
 from spbench.layers.memory_order import in_memory_order
-from spbench.layers.watching import rms_norm
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.fields import ACROSS_HEADS
 from spbench.workload.traffic import Transfer

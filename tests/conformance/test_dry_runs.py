@@ -14,7 +14,7 @@ from helpers.variants import by_day
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.comm.transport import Transports
 from spbench.errors import Failure
-from spbench.layers.watching import WatchingMode
+from spbench.layers.dispatch_modes import WatchingMode
 from spbench.projection.dryrun.dry_step import DryRun
 from spbench.projection.dryrun.meta_ops import kernel_of
 from spbench.projection.dryrun.trace import work

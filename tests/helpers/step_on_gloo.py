@@ -16,7 +16,7 @@ from torch.utils._pytree import tree_leaves
 from spbench.comm.group import ProcessGroup
 from spbench.comm.kv_store import MeetingFile
 from spbench.comm.transport import Transports
-from spbench.layers.watching import WatchingMode
+from spbench.layers.dispatch_modes import WatchingMode
 from spbench.projection.dryrun.meta_ops import kernel_of
 from spbench.projection.dryrun.trace import work
 from spbench.projection.dryrun.work import Kernel, Message

@@ -20,7 +20,7 @@ from math import prod
 
 import numpy as np
 
-from spbench.layers.head_shares import share_heads
+from spbench.layers.heads import share_heads
 from spbench.projection.dryrun.dry_step import DryStep
 from spbench.strategies.base import Strategy
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer

@@ -22,7 +22,7 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from spbench.errors import Failure
-from spbench.layers.watching import AS_ON, WatchingMode
+from spbench.layers.dispatch_modes import AS_ON, WatchingMode
 from spbench.projection.dryrun.work import BIASED, Kernel
 from spbench.worker.memory import held_bytes
 from spbench.workload.case import Device

@@ -20,7 +20,7 @@ from spbench.comm.collectives import Collectives
 from spbench.comm.gradient_buckets import fill_buckets
 from spbench.errors import Failure
 from spbench.layers.linear import summed_over
-from spbench.model.attention_alone import model_of
+from spbench.model.transformer import model_of
 from spbench.projection.dryrun.busiest import not_exceeded, ranks_to_count
 from spbench.projection.dryrun.depths import FewBlocks, memory, runs_whole
 from spbench.projection.dryrun.dry_step import DryRun, DryStep, UnsentNccl

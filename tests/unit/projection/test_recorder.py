@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from spbench.layers.watching import WatchingMode
+from spbench.layers.dispatch_modes import WatchingMode
 from spbench.projection.dryrun.dry_step import timed_calls
 from spbench.projection.dryrun.meta_ops import kernel_of
 from spbench.strategies.registry import load
