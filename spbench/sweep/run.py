@@ -38,8 +38,7 @@ from spbench.results.record import Record
 from spbench.results.sample import Sample
 from spbench.results.store import Store
 from spbench.results.temporary import temporary_folder
-from spbench.sweep.devices import known_peak, least_capability, visible_gpus
-from spbench.sweep.estimate import foreseen
+from spbench.sweep.devices import forecast, known_peak, least_capability, visible_gpus
 from spbench.sweep.first_launch import compare_with_first, is_disputed, revised
 from spbench.sweep.plan import MemorySeen, job_of, noisy_rounds, shared_environment
 from spbench.sweep.request import Request
@@ -151,7 +150,7 @@ def _placements(
 def _ranks_here(cells: Sequence[Cell], nodes: int) -> list[int]:
     """The numbers of processes that start on this machine, of several that are filled in turn."""
     cases = [cell.case for cell in cells if cell.why_not is None]
-    counts = {1 if case.kind == "one_gpu_share" else case.ranks for case in cases}
+    counts = {case.processes for case in cases}
     most = -(-max(counts, default=0) // nodes)
     return sorted({min(count, most) for count in counts})
 
@@ -168,7 +167,7 @@ def _measure(
         store.write_run(facts | as_asked(request, cells, store.folder, placements))
         hosts = launcher.hosts if isinstance(launcher, JoinedLauncher) else []
         nodes = len(set(hosts)) or request.nodes
-        before = foreseen(todo, nodes, request.deadlines.launch_s)
+        before = forecast(todo, nodes, request.deadlines.launch_s)
         disturbing = forewarnings(request.device, _ranks_here(todo, nodes), os.environ)
         with Screen(
             store.folder,
@@ -177,7 +176,7 @@ def _measure(
             verbose=request.verbose,
             placed=placements,
             foreseen=[*before.sentences, *disturbing],
-            estimates=before.estimates,
+            launch_s=before.launch_s,
         ) as screen:
             sweep = Sweep(
                 store=store,

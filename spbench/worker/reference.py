@@ -29,9 +29,10 @@ from spbench.worker.observer import Observer
 from spbench.worker.step import Step, take_updates, typical_size
 from spbench.worker.tensor_errors import FLIPPED, UPDATED, UPDATES, Named
 from spbench.workload.block import Attention
+from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.flops import forward_flops, parameters
 from spbench.workload.reduced import reductions
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.workload import Workload
 
 GATE_FLOPS = {"cpu": 5e10, "cuda": 5e13}
 """Forward operations up to which a workload is compared whole, not reduced."""

@@ -36,7 +36,7 @@ from spbench.projection.dryrun.work import BIASED
 from spbench.projection.microbench.calibration_plan import Timed, TimedCollective
 from spbench.strategies.registry import in_mesh
 from spbench.text import counted, grouped
-from spbench.workload.fields import Dtype
+from spbench.workload.fields import DTYPE_BYTES, Dtype
 from spbench.workload.flops import step_flops
 from spbench.workload.timed import LARGE, TimedKernel
 from spbench.workload.traffic import OPS

@@ -5,10 +5,10 @@ Each error names the value, what works, and the keys to blame.
 
 import math
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 from spbench.text import did_you_mean
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
+from spbench.workload.fields import WorkloadFields
 from spbench.workload.yaml_file import FORMS, KeyPath, MisfitError, short
 
 MIN_HIDDEN = 4
@@ -20,7 +20,7 @@ MAX_SUBLAYERS = 10_000
 
 
 @lru_cache
-def check(work: "Workload") -> None:
+def check(work: WorkloadFields) -> None:
     """Raises MisfitError for the first fields that do not fit together. Many cases share one."""
     _check_form(work)
     if work.hidden < MIN_HIDDEN:
@@ -60,7 +60,7 @@ def check(work: "Workload") -> None:
             check_sublayer(sublayer, work, (*path, i))
 
 
-def _check_form(work: "Workload") -> None:
+def _check_form(work: WorkloadFields) -> None:
     """Raises MisfitError unless there are either depth and block or stacks."""
     for key in ("depth", "block"):
         if work.stacks is None and getattr(work, key) is None:
@@ -76,7 +76,7 @@ def _check_form(work: "Workload") -> None:
             )
 
 
-def _check_text(work: "Workload") -> None:
+def _check_text(work: WorkloadFields) -> None:
     """Raises MisfitError unless text tokens are attended and have the vectors that they need."""
     if not work.text:
         return
@@ -95,7 +95,7 @@ def _check_text(work: "Workload") -> None:
         )
 
 
-def _check_size(work: "Workload") -> None:
+def _check_size(work: WorkloadFields) -> None:
     """Raises MisfitError for more axes, sublayers or numbers than can be planned or indexed."""
     if len(work.axes) > MAX_AXES:
         message = f"{len(work.axes)} axes; at most {MAX_AXES} are planned for: join some into one"
@@ -123,13 +123,10 @@ def _check_size(work: "Workload") -> None:
         )
 
 
-if TYPE_CHECKING:
-    from spbench.workload.workload import Workload
-
 MAX_RATIO = 64  # published mlps have 2 to 6 times hidden
 
 
-def check_sublayer(sublayer: Sublayer, work: "Workload", path: KeyPath) -> None:
+def check_sublayer(sublayer: Sublayer, work: WorkloadFields, path: KeyPath) -> None:
     match sublayer:
         case Attention(double=True) | Mlp(double=True) if not work.text:
             message = "double gives text tokens weights of their own; say how many, as in text: 256"
@@ -158,7 +155,7 @@ def _ratio_of(columns: float, hidden: int) -> str:
     return next(x for x in ratios if round(float(x) * hidden) == round(columns))
 
 
-def heads_that_fit(work: "Workload", heads: int) -> str:
+def heads_that_fit(work: WorkloadFields, heads: int) -> str:
     """Heads that the hidden size allows, and the nearest hidden sizes that ``heads`` allows."""
     fits = divisors(work.hidden)
     multiple = math.lcm(work.heads, heads)
@@ -169,7 +166,7 @@ def heads_that_fit(work: "Workload", heads: int) -> str:
     )
 
 
-def unknown_axis(axis: str, work: "Workload") -> str:
+def unknown_axis(axis: str, work: WorkloadFields) -> str:
     if "," in axis:
         parts = ", ".join(part.strip() for part in axis.split(","))
         return f"{short(axis)}; for several axes write [{parts}]"
@@ -177,7 +174,7 @@ def unknown_axis(axis: str, work: "Workload") -> str:
     return f"{known}. {did_you_mean(axis, list(work.axes))}".removesuffix(". ")
 
 
-def _check_attention(attention: Attention, work: "Workload", path: KeyPath) -> None:
+def _check_attention(attention: Attention, work: WorkloadFields, path: KeyPath) -> None:
     for axis in attention.axes:
         if axis not in work.axes:
             message = f"attention over unknown axis {unknown_axis(axis, work)}"
@@ -210,7 +207,9 @@ def _check_attention(attention: Attention, work: "Workload", path: KeyPath) -> N
         )
 
 
-def _check_joint(attention: Attention, special: list[str], work: "Workload", path: KeyPath) -> None:
+def _check_joint(
+    attention: Attention, special: list[str], work: WorkloadFields, path: KeyPath
+) -> None:
     """Text has no place along an axis: it is attended where all axes are, with no order."""
     if special:
         message = f"text {work.text} cannot take part in an attention with {special[0]}; "
@@ -225,7 +224,7 @@ def _check_joint(attention: Attention, special: list[str], work: "Workload", pat
         )
 
 
-def check_alone(work: "Workload") -> None:
+def check_alone(work: WorkloadFields) -> None:
     """Raises MisfitError for anything beside an attention alone, and for channels not its own."""
     if len(work.stack) > 1 or work.mlps:
         raise MisfitError(
@@ -257,7 +256,7 @@ def _fits_rotary(head_dim: int, axes: int) -> bool:
     return head_dim % 2 == 0 and head_dim // 2 >= axes
 
 
-def _heads_for_rotary(work: "Workload") -> str:
+def _heads_for_rotary(work: WorkloadFields) -> str:
     axes = max(len(work.rotary_axes(attention)) for attention in work.attentions)
     if work.head_dim:
         return f"head_dim that works: even numbers from {2 * axes} on"
@@ -274,7 +273,7 @@ def divisors(hidden: int) -> list[int]:
     return [n for n in range(1, 129) if hidden % n == 0]
 
 
-def _check_pair_bias(attention: Attention, work: "Workload", path: KeyPath) -> None:
+def _check_pair_bias(attention: Attention, work: WorkloadFields, path: KeyPath) -> None:
     if len(attention.axes) > 1:
         message = f"pair_bias needs one attended axis, not {', '.join(attention.axes)}"
         raise MisfitError(message, path)
