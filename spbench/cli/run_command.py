@@ -78,6 +78,7 @@ def command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -> in
     announce_fault(request.fault, planned)
     if dry_run:
         from spbench.projection.dryrun.rank_work import rank_works
+        from spbench.strategies.describe import predictions
 
         if request.cluster is None or request.cluster.is_head:
             folder_for(request, planned)

@@ -40,7 +40,6 @@ from spbench.workload.fields import DTYPE_BYTES, Dtype
 from spbench.workload.flops import step_flops
 from spbench.workload.timed import LARGE, TimedKernel
 from spbench.workload.traffic import OPS
-from spbench.workload.workload import DTYPE_BYTES
 
 LEAST_PART = 0.05
 """Part of the latency that a message takes beyond it, at least: less is not told from none."""
