@@ -12,7 +12,7 @@ import pandas
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage
 from spbench.errors import ResultsError, or_none
-from spbench.projection import hardware
+from spbench.projection.costmodel import hardware
 from spbench.report import units
 from spbench.report.fit_width import Grid
 from spbench.report.tables import console, print_json, show_fitting

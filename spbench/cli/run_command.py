@@ -77,7 +77,7 @@ def command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -> in
         planned = cells(request)
     announce_fault(request.fault, planned)
     if dry_run:
-        from spbench.projection.rank_work import rank_works
+        from spbench.projection.dryrun.rank_work import rank_works
         from spbench.strategies.describe import predictions
 
         if request.cluster is None or request.cluster.is_head:
