@@ -353,9 +353,10 @@ def still_to_do(cells: Sequence[Cell], done: Sequence[Record]) -> list[Cell]:
     last = {(row.case, row.launch, row.effort_label): row for row in done}
 
     def is_done(cell: Cell) -> bool:
-        launch = cell.case.key, cell.case.launch
-        rows = [last.get((*launch, budget)) for budget in (cell.case.budget.label, "full")]
-        ends = [(row.status, row.reason) for row in rows if row is not None]
-        return ("skipped", cell.why_not) in ends or "ok" in (status for status, _ in ends)
+        case = cell.case
+        rows = [last.get((case.key, case.launch, budget)) for budget in (case.budget.label, "full")]
+        # A row is also skipped for want of memory, which there may be by now.
+        ends = ("ok",) if cell.why_not is None else ("ok", "skipped")
+        return any(row is not None and row.status in ends for row in rows)
 
     return [cell for cell in cells if not is_done(cell)]
