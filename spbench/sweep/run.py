@@ -355,8 +355,12 @@ def still_to_do(cells: Sequence[Cell], done: Sequence[Record]) -> list[Cell]:
     def is_done(cell: Cell) -> bool:
         case = cell.case
         rows = [last.get((case.key, case.launch, budget)) for budget in (case.budget.label, "full")]
-        # A row is also skipped for want of memory, which there may be by now.
-        ends = ("ok",) if cell.why_not is None else ("ok", "skipped")
-        return any(row is not None and row.status in ends for row in rows)
+        # A row is also skipped for want of memory, which there may be by now; and where the cell
+        # cannot run for another reason than its row says, a new row is to say so.
+        return any(
+            row.status == "ok" or (row.status == "skipped" and row.reason == cell.why_not)
+            for row in rows
+            if row is not None
+        )
 
     return [cell for cell in cells if not is_done(cell)]
