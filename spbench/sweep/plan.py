@@ -20,8 +20,8 @@ import click
 from spbench.analysis.intervals import LEAST_LAUNCHES
 from spbench.errors import Failure
 from spbench.launch.launcher import Deadlines
+from spbench.results.hand_over import RowStatus
 from spbench.results.record import Record
-from spbench.results.sample import RowStatus
 from spbench.strategies.registry import in_mesh, load
 from spbench.sweep.devices import why_not_here
 from spbench.sweep.request import Request, refusal

@@ -33,9 +33,9 @@ from spbench.launch.local import LocalLauncher, read_samples
 from spbench.launch.process import AgentProcess
 from spbench.launch.torchrun import JoinedLauncher, joined_ranks
 from spbench.report.progress import Screen
-from spbench.results.environment import environment, gpus
+from spbench.results.hand_over import Sample
+from spbench.results.machine import environment, gpus
 from spbench.results.record import Record
-from spbench.results.sample import Sample
 from spbench.results.store import Store
 from spbench.results.temporary import temporary_folder
 from spbench.sweep.devices import forecast, known_peak, least_capability, visible_gpus
@@ -209,7 +209,7 @@ def _measure(
 def _rows(folder: Path) -> tuple[list[Record], list[Record]]:
     """All rows of a run, and the latest of each launch."""
     # A new run starts its first ranks before pandas is imported, which takes 0.3 s.
-    from spbench.results.reading import latest, read_runs, records_of
+    from spbench.results.runs_csv import latest, read_runs, records_of
 
     frame = read_runs(folder)
     return records_of(frame), records_of(latest(frame))
@@ -261,7 +261,7 @@ class Sweep:
         """Writes the rows that a launch has made wrong, or right again; its own as it is now."""
         if record.status != "ok" or not is_disputed(self.store.folder, case):
             return record
-        from spbench.results.reading import latest, read_runs, records_of  # and pandas
+        from spbench.results.runs_csv import latest, read_runs, records_of  # and pandas
 
         rows = records_of(latest(read_runs(self.store.folder)))
         changed = revised(self.store.folder, case, rows)
