@@ -353,9 +353,14 @@ def still_to_do(cells: Sequence[Cell], done: Sequence[Record]) -> list[Cell]:
     last = {(row.case, row.launch, row.effort_label): row for row in done}
 
     def is_done(cell: Cell) -> bool:
-        launch = cell.case.key, cell.case.launch
-        rows = [last.get((*launch, budget)) for budget in (cell.case.budget.label, "full")]
-        ends = [(row.status, row.reason) for row in rows if row is not None]
-        return ("skipped", cell.why_not) in ends or "ok" in (status for status, _ in ends)
+        case = cell.case
+        rows = [last.get((case.key, case.launch, budget)) for budget in (case.budget.label, "full")]
+        # A row is also skipped for want of memory, which there may be by now; and where the cell
+        # cannot run for another reason than its row says, a new row is to say so.
+        return any(
+            row.status == "ok" or (row.status == "skipped" and row.reason == cell.why_not)
+            for row in rows
+            if row is not None
+        )
 
     return [cell for cell in cells if not is_done(cell)]
