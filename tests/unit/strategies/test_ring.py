@@ -17,7 +17,6 @@ from spbench.layers import blockwise
 from spbench.layers.attention import Scores, attend_whole
 from spbench.strategies.registry import load
 from spbench.workload.catalogue import find
-from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard
 
 LENGTH, RANKS = 32, 4
@@ -132,7 +131,7 @@ def errors(strategy: str, ranks: int, given: list[Tensor]) -> list[float]:
     out = attend_whole(*exact, Scores(dims=(1,)))
     right = [out.detach(), *torch.autograd.grad(out, exact, given[3].double())]
     shard = Shard.even(1, given[0].shape[1], ranks)
-    mesh = Mesh.of(load(strategy).mesh(SEQUENCE, ranks))
+    mesh = load(strategy).on(SEQUENCE, ranks).mesh
 
     def rank_main(transport: ThreadTransport) -> list[Tensor]:
         comm = Collectives(transport, mesh)
