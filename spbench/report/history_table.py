@@ -16,7 +16,7 @@ SPARE = ("runs", "95 %", "sent MiB", "peak MiB", "launches", "since (UTC)")
 """Columns that are left out, in this order, where not all fit."""
 DRIFT = (
     "Runs of different hours may differ by the machine's drift alone: confirm a first bad commit "
-    "with 'spbench check --base-ref', which measures both in turn."
+    "with 'spbench check --base-ref', which launches both alternately."
 )
 
 

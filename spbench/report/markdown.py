@@ -82,8 +82,6 @@ def tables_by_panel(grid: Grid, panels: Sequence[str]) -> list[list[str]]:
 def _cells(change: CaseChange) -> list[str]:
     known, status = change.findings, change.any
     result = f"**{change.verdict}**" if "fail" in change.grades else change.verdict
-    if "accepted" in change.grades:
-        result += ", accepted"
     time = known.get("time")
     return [
         status.strategy,

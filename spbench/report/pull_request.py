@@ -12,7 +12,7 @@ from spbench.analysis.strategy_line import Line
 from spbench.analysis.verdict import Judgement
 from spbench.report import markdown
 from spbench.report.fit_width import Grid
-from spbench.report.run_table import acceptance_sentences, listed_changes, sentences, share_notes
+from spbench.report.run_table import listed_changes, sentences, share_notes
 from spbench.report.strategy_table import (
     COLUMNS,
     OF_STEPS,
@@ -56,13 +56,12 @@ def block_of_changes(
     base_name, head_name = f"base: {base.run}", f"head: {head.run}"
     if base.run == head.run:  # a check has measured both in one
         base_name, head_name = "base", "head"
-    left, known = _not_judged(case_changes(judgement), metrics), acceptance_sentences(judgement)
+    left = _not_judged(case_changes(judgement), metrics)
     return markdown.document(
         [
             [f"### {markdown.escaped(title)}"],
             markdown.warning(_environment_sentences(judgement, base, head)),
             *changes_part(judgement),
-            ["**Accepted**", "", *markdown.bullets(known)] if known else [],
             _origins({base_name: base, head_name: head}),
             [LEGEND.format(time=percent(margins.time), memory=percent(margins.memory)) + FIGURES],
             ["**Not judged**", "", *markdown.bullets(left)] if left else [],

@@ -23,7 +23,6 @@ from torch import Tensor
 from spbench.comm.group import Group
 from spbench.results.heartbeat import Heartbeat
 from spbench.worker.fault_injection import Fault
-from spbench.worker.turn_client import TurnClient
 
 
 @final
@@ -58,14 +57,13 @@ class PhaseTimes:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Observer:
-    """A rank's instruments, what is planted in it, and its turns with another launch."""
+    """A rank's instruments, and what is planted in it."""
 
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     times: PhaseTimes = field(default_factory=PhaseTimes)
     group: Group | None = None
     """The ranks among which a planted fault strikes; None: nowhere."""
     fault: Fault | None = None
-    turns: TurnClient | None = None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
