@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import final
 
 import torch
@@ -75,8 +74,7 @@ class Observer:
         """A step begins."""
         self.heartbeat.step()
         if self.fault is not None and self.group is not None:
-            one_too_many = partial(self.group.gather_text, "")
-            self.fault.strike(self.group.rank, f"step{self.heartbeat.steps - 1}", one_too_many)
+            self.fault.strike(self.group.rank, f"step{self.heartbeat.steps - 1}")
 
     def output(self, output: Tensor) -> Tensor:
         """The gate's output as this rank hands it out."""
