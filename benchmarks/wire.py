@@ -28,8 +28,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from spbench.errors import DONE, SOME_FAILED, UNFIT
-from spbench.strategies.names import BUILT_IN
-from spbench.strategies.registry import load
+from spbench.strategies.registry import BUILT_IN, load
 from spbench.workload.catalogue import find
 from spbench.workload.workload import Workload
 

@@ -13,7 +13,7 @@ from spbench.projection.cost import Mode
 from spbench.projection.hardware import find as find_cluster
 from spbench.projection.project import project, works
 from spbench.strategies.registry import expand_names
-from spbench.workload.sweep_file import load_sweep
+from spbench.workload.sweeps import load_sweep
 from spbench.workload.workload import Workload
 
 OWN = "dsp"

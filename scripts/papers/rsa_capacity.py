@@ -20,7 +20,8 @@ from spbench.projection.hardware import find as find_cluster
 from spbench.projection.memory_question import MemoryQuestion
 from spbench.results.capacities import BATCH
 from spbench.workload.catalogue import find, with_settings
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.fields import DTYPE_BYTES
+from spbench.workload.workload import Workload
 
 OWN, BASELINE = "rsa", "megatron-tp"
 RESERVE = 0.08

@@ -23,7 +23,6 @@ from spbench.analysis.case_figures import (
 from spbench.analysis.compare import MARGIN, Comparison, compare_side_by_side
 from spbench.analysis.intervals import geometric_mean
 from spbench.analysis.launches import NONE, CaseRows, Cases, cases_of
-from spbench.analysis.published_values import published_tokens_per_s
 from spbench.analysis.ranking import ranking_of
 from spbench.analysis.strategy_line import Line
 from spbench.results.record import Record
@@ -129,7 +128,6 @@ def _line(case: CaseRows, reference: str) -> Line:
         agreed_with=first.agreed_with,
         memory_limit_bytes=first.memory_limit_bytes,
         slower_share=first.slower_share,
-        published=published_tokens_per_s(first),
     )
 
 

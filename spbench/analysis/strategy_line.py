@@ -5,7 +5,6 @@ from typing import Any
 
 from spbench.analysis.case_figures import Figure
 from spbench.analysis.compare import Comparison
-from spbench.analysis.published_values import Published
 
 SURE = 0.9
 """Share of a projection's draws in which a strategy must be slower to be told apart."""
@@ -64,8 +63,6 @@ class Line:
     """Memory of one device, where the row knows it."""
     slower_share: float | None = None
     """Share of the draws in which a projected case is slower than the fastest."""
-    published: Published | None = None
-    """Tokens a second that a paper measured of this case."""
 
     @property
     def speedup(self) -> float | None:

@@ -13,7 +13,7 @@ from spbench.cli.cluster_options import cluster_of, nodes_options
 from spbench.cli.help_page import HelpPage
 from spbench.cli.selection import choose_workload, parse_ranks
 from spbench.errors import DONE, SOME_FAILED, Failure
-from spbench.report.live_line import loading_torch
+from spbench.report.progress import loading_torch
 from spbench.results.find_run import RESULTS
 from spbench.sweep.devices import choose_device, default_ranks
 from spbench.worker.fault_injection import refuse_fault

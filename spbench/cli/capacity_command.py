@@ -13,7 +13,7 @@ from spbench.cli.selection import choose_workload, rank_counts
 from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.launch.launcher import Deadlines
 from spbench.projection.capacity_table import rows_of, show_capacities
-from spbench.report.live_line import loading_torch, watched
+from spbench.report.progress import loading_torch, watched
 from spbench.report.tables import print_json
 from spbench.results.capacities import (
     BATCH,

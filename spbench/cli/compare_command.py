@@ -19,7 +19,7 @@ from spbench.cli import completion, options
 from spbench.cli.help_page import HelpPage
 from spbench.errors import CANNOT_JUDGE, DONE, Failure
 from spbench.report import markdown
-from spbench.report.pull_request import changes_part, strategies_part
+from spbench.report.markdown import changes_part, strategies_part
 from spbench.report.run_table import show_findings
 from spbench.report.strategy_table import show_comparison
 from spbench.report.tables import print_data

@@ -15,8 +15,7 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 def strategies(_: click.Context, __: click.Parameter, text: str) -> list[CompletionItem]:
     """Strategies, each also behind a comma."""
-    from spbench.strategies.names import SUMMARIES
-    from spbench.strategies.registry import places
+    from spbench.strategies.registry import SUMMARIES, places
 
     return _behind_commas(text, ["all", *places()], SUMMARIES)
 

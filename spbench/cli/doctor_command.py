@@ -17,8 +17,8 @@ from spbench.cli.selection import (
     parse_ranks,
     refuse_flags,
 )
-from spbench.doctor.diagnosis import DeviceChoice
 from spbench.doctor.examine import examine
+from spbench.doctor.machine_checks import DeviceChoice
 from spbench.errors import DONE, UNFIT, Failure
 from spbench.launch.torchrun import joined_ranks
 from spbench.report.doctor_table import show_diagnoses, show_links
@@ -71,7 +71,7 @@ def command(
     as_json: bool,
     **_: Any,
 ) -> int:
-    """Check whether this machine is fit: software, GPUs, limits, noise, and every collective.
+    """Check whether this machine is fit: software, GPUs, cores, memory, and every collective.
 
     Two ranks, then all, exchange known numbers through every collective. Each check is ok, warn
     (figures may suffer) or fail (runs would fail, or be wrong); warn and fail come with a remedy.

@@ -12,7 +12,7 @@ from spbench.analysis.history import Series, histories
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage
 from spbench.errors import Failure, writing
-from spbench.report.history_table import show_histories
+from spbench.report.run_table import show_histories
 from spbench.report.tables import print_json
 from spbench.results.chosen_rows import select_rows
 from spbench.results.find_run import RESULTS

@@ -10,8 +10,7 @@ import click
 from spbench.cli import completion
 from spbench.cli.option_types import duration, mesh, percent
 from spbench.results.baselines import BASELINES
-from spbench.strategies.plug_ins import broken_plug_ins
-from spbench.strategies.registry import expand_names
+from spbench.strategies.registry import broken_plug_ins, expand_names
 
 F = TypeVar("F", bound=Callable[..., Any])
 PATH = click.Path(path_type=Path)

@@ -6,7 +6,7 @@ import click
 
 from spbench.cli.selection import refuse_flags
 from spbench.errors import DONE, Failure
-from spbench.report.live_line import loading_torch
+from spbench.report.progress import loading_torch
 from spbench.report.projection_table import show_errors, show_scores
 from spbench.report.tables import print_json
 from spbench.results.find_run import find_run
@@ -43,7 +43,7 @@ def print_against(
 
     points = read(default_folder() if place == PACKAGED else Path(place))
     with loading_torch():
-        from spbench.layers.watching import norms_of_single_operations
+        from spbench.layers.dispatch_modes import norms_of_single_operations
         from spbench.projection.against import score
         from spbench.projection.project import works
         from spbench.projection.score import summary

@@ -12,7 +12,7 @@ from spbench.cli.help_page import HelpPage
 from spbench.cli.project_against import PACKAGED, print_against
 from spbench.cli.selection import choose_workload, rank_counts, settings_of
 from spbench.errors import DONE, SOME_FAILED, Failure
-from spbench.report.live_line import DRY_RUNS, loading_torch, watched
+from spbench.report.progress import DRY_RUNS, loading_torch, watched
 from spbench.report.projection_table import print_csv, show_projections
 from spbench.report.tables import print_json
 from spbench.sweep.run_folder import output_folder

@@ -13,7 +13,7 @@ from spbench.cli.project_command import project_all
 from spbench.cli.run_command import exit_code, show_finished
 from spbench.cli.selection import choose_workload, rank_counts
 from spbench.errors import DONE, Failure
-from spbench.report.live_line import loading_torch
+from spbench.report.progress import loading_torch
 from spbench.report.tables import print_json
 from spbench.sweep.devices import choose_device, why_not_here
 from spbench.worker.fault_injection import refuse_fault
@@ -110,7 +110,7 @@ def _measured(work: Workload, names: Sequence[str], ranks: int, on: Device) -> "
     from spbench.sweep.plan import cells
     from spbench.sweep.request import Request, every
     from spbench.sweep.run import run
-    from spbench.workload.sweep_schema import LAUNCHES
+    from spbench.workload.sweeps import LAUNCHES
 
     what = {"title": work.name, "combinations": every(work, names, [ranks])}
     request = Request(**what, device=on, launches=LAUNCHES)  # type: ignore[arg-type]

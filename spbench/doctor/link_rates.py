@@ -18,10 +18,11 @@ from spbench.results.link_report import LinkReport, LinkRow, LinkTimes, LinkTimi
 from spbench.strategies.registry import load
 from spbench.text import counted
 from spbench.workload.case import Device, Job
+from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.mesh import ALL
 from spbench.workload.timed import TimedTransfer
 from spbench.workload.traffic import OPS, Transfer
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.workload import Workload
 
 MOST_BYTES = 256 * 2**20
 """Larger tensors are timed at this size: their rate is no other, and they might not fit."""

@@ -18,14 +18,13 @@ from math import prod
 
 import numpy as np
 
-from spbench.layers.head_shares import share_heads
+from spbench.layers.heads import share_heads
 from spbench.projection.depths import DryStep
 from spbench.strategies.base import Strategy
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.mesh import Mesh
-from spbench.workload.sent_counts import tally
 from spbench.workload.sharding import Run, Shard, shard_sizes
-from spbench.workload.traffic import Transfer, kinds_of_ranks
+from spbench.workload.traffic import Transfer, kinds_of_ranks, tally
 from spbench.workload.workload import Workload
 
 Heads = tuple[int, int]

@@ -17,9 +17,9 @@ from spbench.strategies.registry import load, places
 from spbench.workload.case import Device
 from spbench.workload.catalogue import SMALL, find
 from spbench.workload.config_names import names
-from spbench.workload.fields import Dtype
+from spbench.workload.fields import DTYPE_BYTES, Dtype
 from spbench.workload.timed import TimedKernel
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.workload import Workload
 
 TINY = 4
 """Positions along each axis of a step that is little but launches."""

@@ -17,10 +17,9 @@ from spbench.projection.timed_kernels import BIASED, label_of, name_of, operatio
 from spbench.projection.trace import work
 from spbench.strategies.registry import in_mesh
 from spbench.text import counted, grouped
-from spbench.workload.fields import Dtype
+from spbench.workload.fields import DTYPE_BYTES, Dtype
 from spbench.workload.flops import step_flops
 from spbench.workload.timed import LARGE, TimedKernel
-from spbench.workload.workload import DTYPE_BYTES
 
 LEAST_BYTES = 4 * 2**20
 """What a GPU reads and writes in less time than a launch takes: such a pass tells of its host."""
@@ -104,8 +103,8 @@ def _busy(ranks: int, slow: tuple[int, float], other: tuple[int, float]) -> str:
     return (
         f"on {counted(ranks, 'rank')} a pass over {moved / 1e6:,.3g} MB of memory took "
         f"{1e3 * seconds:,.3g} ms ({moved / seconds / 1e9:,.2g} GB/s), and one over "
-        f"{known / 1e6:,.3g} MB {1e3 * known_s:,.3g} ms: others use this machine; 'spbench doctor' "
-        f"says who, calibrate when they are done"
+        f"{known / 1e6:,.3g} MB {1e3 * known_s:,.3g} ms: others use this machine; "
+        f"calibrate when they are done"
     )
 
 

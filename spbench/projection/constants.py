@@ -12,7 +12,7 @@ from pydantic import Field, model_validator
 from spbench.text import grouped
 from spbench.workload.block import Frozen, Name, Size
 from spbench.workload.traffic import OPS, Op
-from spbench.workload.validation_errors import MisfitError
+from spbench.workload.yaml_file import MisfitError
 
 Origin = Literal["spec", "measured", "model", "inferred"]
 """The vendor's number, a measurement, a constant of a published model, or derived here."""

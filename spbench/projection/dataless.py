@@ -18,7 +18,7 @@ import torch
 from torch import Tensor
 
 from spbench.errors import Failure
-from spbench.layers.watching import AS_ON, WatchingMode
+from spbench.layers.dispatch_modes import AS_ON, WatchingMode
 from spbench.workload.case import Device
 from spbench.workload.traffic import Phase
 

@@ -22,7 +22,7 @@ from spbench.projection.storage_log import StorageLog, Stretch
 from spbench.projection.unsent import prepared
 from spbench.projection.work import Counted, summed
 from spbench.strategies.base import Layout, Strategy
-from spbench.strategies.courses import courses
+from spbench.strategies.describe import courses
 from spbench.worker.step import Step
 from spbench.workload.case import Device
 from spbench.workload.workload import Workload

@@ -22,8 +22,9 @@ from spbench.strategies.base import Strategy
 from spbench.worker.kernel_calls import joint, span
 from spbench.workload.catalogue import SMALL, find
 from spbench.workload.config_names import names
+from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.timed import TimedKernel
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.workload import Workload
 
 SHARE = 8
 """Ranks of whose step a GPU that is alone times one's share: a node of most clusters."""

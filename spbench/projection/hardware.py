@@ -19,8 +19,7 @@ from spbench.workload.block import Frozen, Name, Size
 from spbench.workload.case import Device as RunsOn
 from spbench.workload.catalogue import path_of
 from spbench.workload.fields import Dtype
-from spbench.workload.validation_errors import MisfitError, validated
-from spbench.workload.yaml_lines import read_mapping
+from spbench.workload.yaml_file import MisfitError, read_mapping, validated
 
 NETWORK = "network"
 """The level between hosts."""

@@ -23,7 +23,7 @@ from spbench.results.store import Store
 from spbench.strategies.registry import load
 from spbench.workload.case import Case
 from spbench.workload.flops import step_flops
-from spbench.workload.sent_counts import by_busiest
+from spbench.workload.traffic import by_busiest
 from spbench.workload.workload import Workload
 
 

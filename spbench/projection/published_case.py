@@ -16,9 +16,17 @@ from spbench.errors import Failure
 from spbench.projection.cost import Mode
 from spbench.projection.published import Point, PublishedCase, PublishedCell
 from spbench.projection.published_terms import axes_of, cluster_of, count_of, model_of
-from spbench.strategies import names
-from spbench.strategies.names import ALONE, GATHERING, IN_GROUPS, MERGING, TENSOR
-from spbench.strategies.registry import EXCHANGES, UnknownStrategyError, load
+from spbench.strategies import registry
+from spbench.strategies.registry import (
+    ALONE,
+    EXCHANGES,
+    GATHERING,
+    IN_GROUPS,
+    MERGING,
+    TENSOR,
+    UnknownStrategyError,
+    load,
+)
 from spbench.workload.catalogue import find
 from spbench.workload.workload import Workload
 
@@ -109,7 +117,7 @@ def counterpart(point: Point, cell: PublishedCell, case: PublishedCase) -> Count
 def _strategy(case: PublishedCase, tp: int) -> tuple[str, bool]:
     """Our name, and whether its ranks wait for attention without a mask: in a ring of contiguous
     shards the last rank has whole blocks in each step, and the others wait."""
-    is_unbalanced = case.strategy == names.UNBALANCED
+    is_unbalanced = case.strategy == registry.UNBALANCED
     own = MERGING if is_unbalanced else case.strategy
     if own == NO_STRATEGY:
         return (TENSOR if tp > 1 else ALONE), False

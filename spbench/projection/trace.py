@@ -18,7 +18,7 @@ from spbench.comm.collectives import Collectives
 from spbench.comm.gradient_buckets import fill_buckets
 from spbench.errors import Failure
 from spbench.layers.linear import summed_over
-from spbench.model.attention_alone import model_of
+from spbench.model.transformer import model_of
 from spbench.projection.busiest import not_exceeded, ranks_to_count
 from spbench.projection.dataless import META, Known, Signature
 from spbench.projection.depths import DryRun, DryStep, FewBlocks
@@ -30,8 +30,7 @@ from spbench.strategies.base import Strategy
 from spbench.text import counted as in_words
 from spbench.workload.case import Device
 from spbench.workload.mesh import ALL, CFG, Mesh
-from spbench.workload.sent_counts import count
-from spbench.workload.traffic import Count, all_reduce_bytes
+from spbench.workload.traffic import Count, all_reduce_bytes, count
 from spbench.workload.workload import Workload
 
 ADAMW_PASSES = 7

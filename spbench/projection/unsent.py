@@ -24,10 +24,11 @@ from spbench.projection.work import Kernel
 from spbench.strategies.base import Strategy
 from spbench.worker.step import Step
 from spbench.workload.case import Device
+from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.mesh import Groups
 from spbench.workload.timed import TimedKernel
 from spbench.workload.traffic import Kind, Op, Phase
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.workload import Workload
 
 
 class UnsentTransport(Transport):

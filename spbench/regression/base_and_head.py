@@ -43,8 +43,8 @@ from spbench.results.record import Record
 from spbench.results.sample import RowStatus
 from spbench.results.store import Store
 from spbench.sweep.plan import in_rounds
+from spbench.sweep.run import Sweep
 from spbench.sweep.run_folder import as_in_run_json, new_session
-from spbench.sweep.sweep import Sweep
 from spbench.text import counted
 from spbench.workload.case import COUNTED, Case, Cell
 

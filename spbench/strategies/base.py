@@ -1,21 +1,11 @@
-"""The questions that a strategy answers; all but why_not and layout have an answer already.
+"""A strategy's transfers sublayer by sublayer, with the switches between their shardings."""
 
-flattened          the workload as it cuts it, which all other questions are asked with
-misfit, why_not    why it cannot run: a sentence with values that would work; or None
-settled, mesh      itself, with its choices written out; its groups of ranks, by default one of all
-alternatives       itself with each other option that it might have chosen; unevenness: what weighs
-others             strategies that exchange in its place
-layout, choices    which axis is sharded while each sublayer runs, and among which it chose
-shard, text_shard  which positions of that axis, and which text tokens, each rank holds
-notes              what it does on a workload beyond its usual idea
-sublayer_traffic   what one sublayer sends: papers' formulas less a rank's own part; hops: a switch
-linear_in, _out    make the projections into a sublayer and out of it; inside: the cut between them
-attend             attention along axes that may be sharded
-"""
+from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import ClassVar, final
 
 from torch import Tensor, nn
@@ -24,15 +14,62 @@ from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.linear import LinearSpec, WholeLinear
 from spbench.layers.pair_bias import gather_traffic, gathered
-from spbench.strategies.switches import transfers_of_step
-from spbench.workload import step_traffic
+from spbench.workload import traffic
 from spbench.workload.block import Sublayer
 from spbench.workload.flattened import flattened
+from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard, Sizes
-from spbench.workload.traffic import Traffic, Transfer
+from spbench.workload.traffic import Move, Traffic, Transfer
 from spbench.workload.workload import Workload
 
-Hops = Sequence[step_traffic.Hop]
+
+def switch_traffic(
+    strategy: Strategy, workload: Workload, before: str, after: str, ranks: int
+) -> Traffic:
+    """What moves the activation's sharding from one axis to another, and its gradient back."""
+    hops = strategy.hops(workload, before, after, ranks)
+    assert hops is not None, f"there is no way from {before} to {after}"
+    mesh = Mesh.of(strategy.mesh(workload, ranks))
+    there, back = hops, [hop.undone for hop in reversed(hops)]
+    forward, backward = (
+        [hop.transfer(workload.activation_bytes, mesh) for hop in way] for way in (there, back)
+    )
+    return forward, backward
+
+
+def transfers_of(strategy: Strategy, workload: Workload, ranks: int, move: Move) -> list[Transfer]:
+    """Transfers of a sublayer in a step, with those of the switch to its axis."""
+    place, before, axis = move.place, move.before, move.axis
+    own = strategy.sublayer_traffic(place.sublayer, workload, axis, ranks)
+    switches = switch_traffic(strategy, workload, before, axis, ranks)
+    return traffic.in_a_step(workload, place, own, switches, strategy.ends_in_transfer)
+
+
+def transfers_of_step(strategy: Strategy, workload: Workload, ranks: int) -> list[Transfer]:
+    """Every transfer of one step, predicted without running."""
+    known = cache(lambda move: transfers_of(strategy, workload, ranks, move))
+    layout = strategy.layout(workload, ranks)
+    moves = map(Move, workload.places, (layout[0], *layout), layout)  # the first is no switch
+    sent = (each for move in moves for each in known(move))
+    how = Mesh.of(strategy.mesh(workload, ranks)), strategy.cuts_weights, strategy.holds_whole
+    return [*sent, *traffic.gradient_sums(workload, *how)]
+
+
+# The questions that a strategy answers; all but why_not and layout have an answer already.
+#
+# flattened          the workload as it cuts it, which all other questions are asked with
+# misfit, why_not    why it cannot run: a sentence with values that would work; or None
+# settled, mesh      itself, with its choices written out; its groups of ranks
+# alternatives       itself with each other option; unevenness: what weighs
+# others             strategies that exchange in its place
+# layout, choices    which axis is sharded while each sublayer runs, and among which it chose
+# shard, text_shard  which positions of that axis, and which text tokens, each rank holds
+# notes              what it does on a workload beyond its usual idea
+# sublayer_traffic   what one sublayer sends; hops: a switch
+# linear_in, _out    make the projections into a sublayer and out of it
+# attend             attention along axes that may be sharded
+
+Hops = Sequence[traffic.Hop]
 Layout = tuple[str, ...]  # the axis that each sublayer of the whole stack shards; two: time+space
 
 
@@ -72,11 +109,11 @@ class Strategy(ABC):
     def why_not(self, workload: Workload, ranks: int) -> str | None:
         """Why it cannot run on ``ranks``, with values that would work; or None."""
 
-    def settled(self, workload: Workload, ranks: int) -> "Strategy":
+    def settled(self, workload: Workload, ranks: int) -> Strategy:
         """The strategy with each option that it chooses by the workload's bytes written out."""
         return self
 
-    def alternatives(self, workload: Workload, ranks: int) -> "Sequence[Strategy]":
+    def alternatives(self, workload: Workload, ranks: int) -> Sequence[Strategy]:
         """All that ``settled`` chooses among, each written out; none: it chooses nothing.
 
         Its choice sends the fewest bytes, weighed by ``unevenness``; ``plan_check.py`` holds that.
@@ -87,11 +124,11 @@ class Strategy(ABC):
         """The attention of the busiest rank over the mean of all, where options decide on it."""
         return 1.0
 
-    def others(self, workload: Workload, ranks: int) -> "Sequence[tuple[Strategy, Workload, int]]":
+    def others(self, workload: Workload, ranks: int) -> Sequence[tuple[Strategy, Workload, int]]:
         """The strategies that exchange in its place, each with what it is asked about."""
         return ()
 
-    def in_a_group(self, workload: Workload, ranks: int) -> "tuple[Strategy, Workload, int]":
+    def in_a_group(self, workload: Workload, ranks: int) -> tuple[Strategy, Workload, int]:
         """What ranks that share samples run: their strategy, their workload, their number."""
         return self, workload, ranks
 
@@ -145,13 +182,13 @@ class Strategy(ABC):
 
     def hops(self, workload: Workload, before: str, after: str, ranks: int) -> Hops | None:
         """The all-to-alls of a switch from axis to axis, in turn; None: there is no way."""
-        return step_traffic.Hop.between(*(self.shard(workload, x, ranks) for x in (before, after)))
+        return traffic.Hop.between(*(self.shard(workload, x, ranks) for x in (before, after)))
 
     @final
     def held(self, workload: Workload, axis: str, ranks: int) -> Sizes:
         """What each rank holds of a self-attention's sequence while ``axis`` is sharded."""
         sizes = self.shard(workload, axis, ranks).sizes, self.text_shard(workload, ranks).sizes
-        return step_traffic.held_with_text(workload, axis, *sizes)
+        return traffic.held_with_text(workload, axis, *sizes)
 
     def traffic(self, workload: Workload, ranks: int) -> list[Transfer]:
         """Every transfer of one step, predicted without running."""

@@ -1,27 +1,87 @@
-"""A strategy's course through a stack as plain data: the axis sharded at each sublayer, the bytes.
+"""How a layout runs through a workload's stacks of blocks: after how many blocks it repeats."""
 
-It is worked out before any rank is started, so that drawing and printing need no torch. All
-bytes of a lane are those of the rank that is busiest in forward, so that they add up; the other
-ranks send as much, or less where shards are uneven.
-"""
+from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from functools import cached_property
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, final
 
-from spbench.strategies.courses import courses, mean_bytes
+from spbench.strategies.base import switch_traffic
 from spbench.strategies.registry import UnknownStrategyError, in_mesh
-from spbench.strategies.switches import switch_traffic
-from spbench.workload.block import Sublayer
+from spbench.workload.block import Attention, Stack, Sublayer
 from spbench.workload.case import Case, Cell
 from spbench.workload.mesh import NO_MESH, CaseMesh, Mesh
 from spbench.workload.predicted import Lane, Leg, Prediction, Sent
-from spbench.workload.sent_counts import busiest_rank, by_busiest
-from spbench.workload.traffic import Transfer
+from spbench.workload.traffic import Transfer, busiest_rank, by_busiest
 from spbench.workload.workload import Workload
 
 if TYPE_CHECKING:
     from spbench.strategies.base import Layout, Strategy
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Course:
+    """The layout of one stack of blocks."""
+
+    part: Stack
+    start: int
+    """Place of its first sublayer among all."""
+    layout: Layout
+
+    @cached_property
+    def period(self) -> int:
+        """Blocks after which the layout repeats, up to the last attention of the stack.
+
+        What follows that attention may stay on the axis at hand.
+        """
+        layout, length = self.layout, len(self.part.block)
+        attends = [isinstance(sublayer, Attention) for sublayer in reversed(self.part.block)]
+        behind = attends.index(True) if any(attends) else length
+        for period in range(1, self.part.depth):
+            apart = period * length
+            if all(layout[i] == layout[i - apart] for i in range(apart, len(layout) - behind)):
+                return period
+        return self.part.depth
+
+    @property
+    def sublayers(self) -> int:
+        """Sublayers of a period."""
+        return self.period * len(self.part.block)
+
+    @property
+    def saves_last_switch(self) -> bool:
+        """Whether the end does without a switch that every other period has."""
+        again = [self.layout[i % self.sublayers] for i in range(len(self.layout) + 1)]
+        return _switches(again) > _switches(self.layout)
+
+
+def courses(layout: Layout, workload: Workload) -> list[Course]:
+    ends = [*accumulate((len(x.block) * x.depth for x in workload.parts), initial=0)]
+    return [
+        Course(part=part, start=start, layout=layout[start:end])
+        for part, (start, end) in zip(workload.parts, pairwise(ends), strict=True)
+    ]
+
+
+def mean_bytes(course: Course, legs: Sequence[Leg]) -> Fraction:
+    """Bytes sent in forward by a block of the stack, the mean of a period."""
+    period = legs[course.start : course.start + course.sublayers]
+    return sum((leg.total_bytes for leg in period), Fraction(0)) / course.period
+
+
+def _switches(layout: Sequence[str]) -> int:
+    return sum(before != after for before, after in pairwise(layout))
+
+
+# A strategy's course through a stack as plain data: the axis sharded at each sublayer, the bytes.
+#
+# It is worked out before any rank is started, so that drawing and printing need no torch. All
+# bytes of a lane are those of the rank that is busiest in forward, so that they add up; the other
+# ranks send as much, or less where shards are uneven.
 
 
 def predictions(cells: Sequence[Cell]) -> dict[str, Prediction]:
@@ -42,19 +102,19 @@ def _prediction(case: Case) -> Prediction:
     )
 
 
-def _in_order(axes: "Layout") -> str:
+def _in_order(axes: Layout) -> str:
     """The axes of a block's sublayers; with commas where one has words in its name, as those that
     are several as one: 'time, height x width'."""
     return (", " if any(" " in axis for axis in axes) else " ").join(axes)
 
 
-def _sharded(strategy: "Strategy", workload: Workload, ranks: int) -> "Layout":
+def _sharded(strategy: Strategy, workload: Workload, ranks: int) -> Layout:
     """The sharded axis of each sublayer; '' where ranks hold the activation whole."""
     layout = strategy.layout(workload, ranks)
     return ("",) * len(layout) if strategy.holds_whole else layout
 
 
-def _notes(strategy: "Strategy", workload: Workload, ranks: int) -> str:
+def _notes(strategy: Strategy, workload: Workload, ranks: int) -> str:
     mesh = str(Mesh.of(strategy.mesh(workload, ranks)))
     meshed = f"groups of ranks are {mesh}" if mesh else ""
     return "; ".join(filter(None, (meshed, strategy.notes(workload, ranks))))
@@ -78,7 +138,7 @@ def lanes(
     ]
 
 
-def _lane(name: str, strategy: "Strategy", workload: Workload, ranks: int) -> Lane:
+def _lane(name: str, strategy: Strategy, workload: Workload, ranks: int) -> Lane:
     why_not = strategy.why_not(workload, ranks)
     if why_not is not None:
         return Lane(strategy=name, why_not=why_not)
@@ -102,7 +162,7 @@ def _lane(name: str, strategy: "Strategy", workload: Workload, ranks: int) -> La
 
 
 def _legs(
-    layout: "Layout", strategy: "Strategy", workload: Workload, ranks: int, rank: int
+    layout: Layout, strategy: Strategy, workload: Workload, ranks: int, rank: int
 ) -> tuple[Leg, ...]:
     def sent(transfer: Transfer) -> Sent:
         return Sent(op=transfer.op, sent_bytes=transfer.sent[rank])

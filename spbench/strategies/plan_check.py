@@ -10,10 +10,8 @@ from dataclasses import fields
 from functools import cache
 from math import inf
 
-from spbench.strategies.base import Strategy
-from spbench.strategies.switches import transfers_of
-from spbench.workload.step_traffic import Move
-from spbench.workload.traffic import waited_bytes
+from spbench.strategies.base import Strategy, transfers_of
+from spbench.workload.traffic import Move, waited_bytes
 from spbench.workload.workload import Workload
 
 ROUNDING = 1e-9

@@ -1,22 +1,137 @@
-"""Strategies by name. Checking a name imports no torch; loading a strategy does.
+"""Names of strategies, with a line on each, and the names that others have for them."""
 
-A strategy is written ``name``, ``name:option`` or ``name:option=value``, with ``:`` between
-options. Plug-ins are strategies of other packages.
-"""
+from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
+from importlib import import_module
+from importlib.metadata import entry_points
 from typing import TYPE_CHECKING, Any
 
 from spbench.errors import Failure
-from spbench.strategies.names import BUILT_IN, own_name
-from spbench.strategies.plug_ins import broken_plug_ins, class_at, class_of, plug_ins
-from spbench.text import did_you_mean
-from spbench.workload.yaml_lines import short
+from spbench.text import did_you_mean, first_line
+from spbench.workload.yaml_file import short
 
 if TYPE_CHECKING:
     from spbench.strategies.base import Strategy
     from spbench.workload.mesh import CaseMesh
+
+BUILT_IN = {
+    "dsp": "spbench.strategies.dsp:DSP",
+    "ulysses": "spbench.strategies.ulysses:Ulysses",
+    "megatron-sp": "spbench.strategies.megatron_sp:MegatronSP",
+    "megatron-tp": "spbench.strategies.megatron_tp:MegatronTP",
+    "rsa": "spbench.strategies.rsa:RingSelfAttention",
+    "ring": "spbench.strategies.ring:Ring",
+    "kv-gather": "spbench.strategies.kv_gather:KVGather",
+    "attention-2d": "spbench.strategies.attention_2d:Attention2D",
+    "usp": "spbench.strategies.usp:USP",
+}
+
+SUMMARIES = {
+    "dsp": "shards an axis that is not attended, switches between sublayers",
+    "ulysses": "swaps the sharded axis for sharded heads around attention",
+    "megatron-sp": "cuts the weights, gathers and scatters around each sublayer",
+    "megatron-tp": "cuts the weights, sums around each sublayer, no sequence parallelism",
+    "rsa": "passes K, then V round a ring, one full row of scores",
+    "ring": "passes K and V round a ring, merges blocks by log-sum-exp",
+    "kv-gather": "gathers K and V, each rank attends with its own queries",
+    "attention-2d": "gathers queries along rows of ranks, K and V along columns",
+    "usp": "shares out heads among neighbours, another exchange across them",
+}
+
+OTHER_NAMES = {
+    **dict.fromkeys(("deepspeed", "deepspeed-ulysses", "ds-ulysses"), "ulysses"),
+    "ring-self-attention": "rsa",
+    **dict.fromkeys(("ring-attention", "zigzag", "context-parallel", "cp"), "ring"),
+    **dict.fromkeys(("kv-all-gather", "all-gather", "llama3", "gather"), "kv-gather"),
+    **dict.fromkeys(("attention2d", "2d", "2d-attention"), "attention-2d"),
+    **dict.fromkeys(("hybrid", "ulysses-ring", "yunchang", "xdit", "2d-sp", "loongtrain"), "usp"),
+    **dict.fromkeys(("tp", "tensor-parallel", "megatron", "megatron-lm"), "megatron-tp"),
+}
+"""Each name, and the strategy that has it, or the nearest one here; for hints alone."""
+
+
+def own_name(name: str) -> str:
+    """The name that a strategy has here; one that is not known, in small letters."""
+    plain = name.strip().lower().replace("_", "-")
+    return OTHER_NAMES.get(plain, plain)
+
+
+ALONE = "ulysses"
+"""A strategy that computes as one device does on one rank, for published cases without any."""
+TENSOR, IN_GROUPS = "megatron-tp", "megatron-sp"
+"""Strategies that cut weights, over all ranks and in groups across which another attends."""
+MERGING = "ring"
+"""The strategy that merges results of blocks of keys."""
+GATHERING = "kv-gather"
+"""A strategy that gathers keys first; a published one may then go block by block, and merge."""
+UNBALANCED = f"{MERGING}:unbalanced"
+"""A published ring whose causal shards are contiguous, so that its last rank has the most."""
+
+
+# Strategies of other packages, which join through the entry-point group ``spbench.strategies``.
+#
+# A package that is broken must not take the other strategies along: it is an error only where its
+# strategy is asked for by name, and is left out of ``all``.
+
+GROUP = "spbench.strategies"
+
+
+class BrokenPlugInError(Failure, ValueError):
+    """A plug-in whose strategy cannot be loaded; the message says which, and why."""
+
+
+def plug_ins() -> dict[str, str]:
+    """``module:class`` by the strategy's name, but for built-in names. Loads nothing."""
+    points = entry_points(group=GROUP)
+    return {point.name: point.value for point in points if point.name not in BUILT_IN}
+
+
+def class_of(name: str, place: str) -> type[Strategy]:
+    """The class of a plug-in. Imports torch. Raises BrokenPlugInError."""
+    try:
+        return class_at(place)
+    except (Exception, SystemExit) as error:
+        if isinstance(error, ModuleNotFoundError) and error.name == "torch":
+            raise  # no strategy can be loaded
+        raise BrokenPlugInError(
+            f"the plug-in strategy {name!r} ({place}) cannot be loaded: {type(error).__name__}: "
+            f"{first_line(error)}; mend its package, or uninstall it"
+        ) from error
+
+
+def class_at(place: str) -> type[Strategy]:
+    """The class at ``module:class``. Imports torch. Raises whatever the module does."""
+    module, _, attribute = place.partition(":")
+    if not attribute:
+        raise TypeError(f"{place!r} names no class; write module:Class")
+    from spbench.strategies.base import Strategy
+
+    found: type[Strategy] = getattr(import_module(module), attribute)
+    if not isinstance(found(), Strategy):
+        raise TypeError(f"{attribute} is not a Strategy")
+    return found
+
+
+def broken_plug_ins() -> dict[str, str]:
+    """Why plug-ins cannot be loaded, by the names of those that cannot, which ``all`` leaves out.
+    Imports all of them; without torch none counts as broken."""
+    found = {}
+    for name, place in plug_ins().items():
+        try:
+            class_of(name, place)
+        except BrokenPlugInError as error:
+            found[name] = str(error)
+        except ModuleNotFoundError:
+            break
+    return found
+
+
+# Strategies by name. Checking a name imports no torch; loading a strategy does.
+#
+# A strategy is written ``name``, ``name:option`` or ``name:option=value``, with ``:`` between
+# options. Plug-ins are strategies of other packages.
 
 ACROSS = ("ring", "kv-gather", "attention-2d")
 """Names of strategies that may attend across groups of ranks that share heads."""
@@ -71,7 +186,7 @@ def _sound() -> list[str]:
     return [name for name in places() if name not in left_out]
 
 
-def load(text: str) -> "Strategy":
+def load(text: str) -> Strategy:
     """The strategy that ``text`` names, with its options. Imports torch. Raises
     UnknownStrategyError, and BrokenPlugInError for a plug-in that cannot be loaded."""
     check_name(text)
@@ -97,7 +212,7 @@ def forms_of(names: Sequence[str]) -> list[str]:
     return [f"{name}:{form}" for name in names for form in load(name).forms]
 
 
-def in_mesh(text: str, mesh: "CaseMesh") -> "Strategy":
+def in_mesh(text: str, mesh: CaseMesh) -> Strategy:
     """The strategy of a case: as ``load``, in groups of ranks where its mesh has several."""
     own = load(text)
     if mesh.cfg == 1:

@@ -13,7 +13,7 @@ from spbench.text import counted
 from spbench.worker.fault_injection import Fault
 from spbench.workload.case import Case, Cell, Combination, Device, Kind, MeasurementBudget
 from spbench.workload.mesh import NO_MESH, CaseMesh
-from spbench.workload.sweep_file import load_sweep
+from spbench.workload.sweeps import load_sweep
 from spbench.workload.workload import Workload
 
 

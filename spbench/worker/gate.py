@@ -25,11 +25,10 @@ from spbench.comm.collectives import Collectives
 from spbench.comm.transport import Transports
 from spbench.results.agreement import Difference
 from spbench.strategies.base import Strategy
-from spbench.worker.comparison import Comparison, Named
 from spbench.worker.memory import is_out_of_memory
 from spbench.worker.observer import Observer
-from spbench.worker.reference import Reference
-from spbench.worker.seeded_run import (
+from spbench.worker.reference import (
+    Reference,
     flipped,
     run_flipped,
     run_seeded,
@@ -38,10 +37,10 @@ from spbench.worker.seeded_run import (
     without_weights,
 )
 from spbench.worker.step import Step
+from spbench.worker.tensor_errors import Comparison, Named
 from spbench.worker.witness import Witness
 from spbench.workload.mesh import ALL
-from spbench.workload.sent_counts import count
-from spbench.workload.traffic import Count
+from spbench.workload.traffic import Count, count
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,19 +14,18 @@ import torch
 from torch import Tensor
 
 from spbench.comm.group import Group, ShareOfGroup
-from spbench.layers.watching import KernelsSeen
+from spbench.layers.dispatch_modes import KernelsSeen
 from spbench.strategies.base import Strategy
 from spbench.worker import memory
 from spbench.worker.machine_load import Machine
 from spbench.worker.observer import Observer
-from spbench.worker.optimizer import state_bytes, state_tensors
 from spbench.worker.sampling import sample
 from spbench.worker.silent_pass import SilentPass
-from spbench.worker.step import Step
+from spbench.worker.step import Step, state_bytes, state_tensors
 from spbench.worker.step_proof import Expected, StepProof
 from spbench.worker.timer import WINDOW, Stopwatch
 from spbench.workload.case import Case, MeasurementBudget
-from spbench.workload.sent_counts import by_axis, by_call, by_op, by_phase
+from spbench.workload.traffic import by_axis, by_call, by_op, by_phase
 
 
 def measure(

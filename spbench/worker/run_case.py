@@ -28,7 +28,7 @@ from spbench.worker.reference import Reference, one_device, workload_to_compare
 from spbench.worker.step_proof import Expected
 from spbench.worker.witness import why_silent_differs
 from spbench.workload.case import Case, GateCheck
-from spbench.workload.sent_counts import by_axis, by_busiest, by_phase, count
+from spbench.workload.traffic import by_axis, by_busiest, by_phase, count
 
 
 def run_case(case: Case, group: Group, observer: Observer, asked: Collection[str] = ()) -> Sample:

@@ -11,17 +11,24 @@ one rank sends, never bytes that it receives.
     all_reduce       2 (N-1)/N M       a reduce-scatter and an all-gather
 
 with M the whole tensor and b_r = M x (rank r's positions) / (all positions).
+
+A step's transfers are, sublayer by sublayer, the switch to its axis, and its own, back and forth.
+There are thousands of a few kinds, and thousands of ranks that send the same: equal ones are the
+same objects, and what is worked out for all looks at each kind once.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Literal, Self
 
-from spbench.workload.block import CrossAttention, Sublayer
+from spbench.workload.block import CrossAttention, Place, Sublayer
+from spbench.workload.fields import DTYPE_BYTES
+from spbench.workload.flops import cut_parameters, is_modulated, parameters
 from spbench.workload.mesh import ALL, Groups, Members, Mesh
-from spbench.workload.sharding import Sizes
+from spbench.workload.sharding import Shard, Sizes
 from spbench.workload.workload import Workload
 
 Op = Literal["all_to_all", "all_gather", "reduce_scatter", "all_reduce", "p2p"]
@@ -176,3 +183,188 @@ def bytes_in_a_step(
     elif workload.checkpointing == "full" and repeated:
         backward = forward + backward
     return waited_bytes(forward + backward)
+
+
+Tally = list[tuple[Transfer, int]]
+"""Transfers, each once, and how often it comes."""
+
+
+def tally(transfers: Iterable[Transfer]) -> Tally:
+    """Each transfer once: a stack repeats a few."""
+    transfers = list(transfers)
+    known = {id(transfer): transfer for transfer in transfers}
+    return [(known[same], times) for same, times in Counter(map(id, transfers)).items()]
+
+
+def count(transfers: Iterable[Transfer], rank: int) -> Count:
+    """Bytes that ``rank`` sends in all transfers, without operations that move nothing."""
+    return _count(tally(transfers), rank)
+
+
+def _count(tallied: Tally, rank: int) -> Count:
+    total: Count = {}
+    for transfer, times in tallied:
+        if transfer.sent[rank]:
+            key = (transfer.phase, transfer.op, transfer.axis)
+            total[key] = total.get(key, Fraction(0)) + times * transfer.sent[rank]
+    return total
+
+
+def by_phase(total: Count) -> dict[str, int]:
+    """Bytes of each phase, 0 where nothing is sent."""
+    return {phase: _bytes_of(total, phase) for phase in PHASES}
+
+
+def by_op(total: Count) -> dict[str, int]:
+    """Bytes of each operation, 0 where it is not used."""
+    return {op: _bytes_of(total, op) for op in OPS}
+
+
+def by_axis(total: Count) -> dict[str, int]:
+    """Bytes over each axis of a mesh that something is sent over, and over all its ranks."""
+    return {axis: _bytes_of(total, axis) for axis in sorted({axis for _, _, axis in total})}
+
+
+def _bytes_of(total: Count, name: str) -> int:
+    return round(sum(n for kind, n in total.items() if name in kind))
+
+
+def by_call(calls: Mapping[Kind, int]) -> dict[str, int]:
+    """Calls of each kind in a fixed order, as {"forward.all_to_all": 55}, with an axis behind."""
+
+    def place(kind: Kind) -> tuple[int, int, str]:
+        return PHASES.index(kind[0]), OPS.index(kind[1]), kind[2]
+
+    ordered = sorted(calls, key=place)
+    return {".".join(part for part in kind if part != ALL): calls[kind] for kind in ordered}
+
+
+def by_busiest(transfers: Iterable[Transfer]) -> dict[str, int]:
+    """Bytes of each phase's busiest rank, as in a row of runs.csv."""
+    tallied = tally(transfers)
+    kinds = set(kinds_of_ranks([transfer for transfer, _ in tallied]))
+    by_kind = [by_phase(_count(tallied, rank)) for rank in kinds]
+    return {phase: max((sent[phase] for sent in by_kind), default=0) for phase in PHASES}
+
+
+def busiest_rank(transfers: Iterable[Transfer]) -> int:
+    """The first rank that sends the most in all these transfers together; 0 without any."""
+    tallied = tally(transfers)
+    kinds = sorted(set(kinds_of_ranks([transfer for transfer, _ in tallied])))
+    return max(kinds, key=lambda rank: sum(_count(tallied, rank).values()), default=0)
+
+
+@dataclass(frozen=True)
+class Move:
+    """A sublayer at its place in a block, and the axes that are sharded before and in it."""
+
+    place: Place
+    before: str
+    axis: str
+
+
+@dataclass(frozen=True, eq=False)
+class Hop:
+    """One all-to-all of a switch: ``before`` becomes whole where ``after`` is cut."""
+
+    before: Shard
+    after: Shard
+    over: str = ALL
+    """The axis of the mesh whose groups it goes in."""
+    stays: Shard | None = None
+    """How another dim stays cut meanwhile."""
+
+    @classmethod
+    def between(cls, before: Shard, after: Shard) -> "tuple[Hop, ...]":
+        """One over all ranks; none where the shard stays."""
+        return () if before == after else (cls(before, after),)
+
+    @cached_property
+    def undone(self) -> "Hop":
+        """The all-to-all of its backward."""
+        return replace(self, before=self.after, after=self.before)
+
+    @lru_cache(maxsize=200)  # noqa: B019 (each takes long on thousands of ranks)
+    def transfer(self, whole_bytes: int, mesh: Mesh) -> Transfer:
+        """The all-to-alls of all groups at once, of a tensor of ``whole_bytes``."""
+        if self.over == ALL:
+            return Transfer.all_to_all(whole_bytes, self.before.sizes, self.after.sizes)
+        stays = self.stays
+        assert stays is not None, "an all-to-all in groups leaves another dim as it is"
+
+        @cache
+        def of_group(kept: int, before: Sizes, after: Sizes) -> Transfer:
+            return Transfer.all_to_all(whole_bytes * kept // stays.length, before, after)
+
+        groups = mesh.groups(self.over)
+        each = [
+            of_group(
+                stays.sizes[members[0]],
+                *(tuple(cut.sizes[at] for at in members) for cut in (self.before, self.after)),
+            )
+            for members in groups
+        ]
+        return Transfer.along(self.over, groups, each)
+
+
+def gradient_sums(
+    workload: Workload, mesh: Mesh, cuts_weights: bool, holds_whole: bool
+) -> list[Transfer]:
+    """The sums of gradients in training: of weights that all ranks hold, over all; of a part of a
+    weight over the ranks of other groups that hold it too.
+
+    A group that ``holds_whole`` has whole gradients already, but for weights of each head.
+    """
+    if workload.mode != "train":
+        return []
+    total, each = parameters(workload), DTYPE_BYTES[workload.dtype]
+    everywhere = total.of_heads if holds_whole else total.replicated
+    if not cuts_weights:
+        everywhere = total.total
+    sums = [Transfer.all_reduce(everywhere * each, mesh.size)] if everywhere else []
+    others = mesh.without(mesh.last)
+    if cuts_weights and others:
+        parts = cut_parameters(workload, mesh.size_of(mesh.last))
+        also = total.replicated - total.of_heads if holds_whole else 0
+        groups = mesh.groups(*others)
+        of_groups = [
+            Transfer.all_reduce((parts[group[0] % len(parts)] + also) * each, len(group))
+            for group in groups
+        ]
+        sums.append(Transfer.along("+".join(others), groups, of_groups))
+    return [each_sum.during("gradients") for each_sum in sums]
+
+
+def held_with_text(workload: Workload, axis: str, sizes: Sizes, text: Sizes) -> Sizes:
+    """What each rank holds of a self-attention's sequence, with these positions of ``axis``.
+
+    They themselves; where there is ``text``, the tokens of both.
+    """
+    if not workload.text:
+        return sizes
+    others = workload.tokens // workload.axes[axis]
+    return tuple(others * n + of_text for n, of_text in zip(sizes, text, strict=True))
+
+
+def shared_length(workload: Workload, axis: str) -> int:
+    """What all ranks together hold of a self-attention's sequence."""
+    return workload.all_tokens if workload.text else workload.axes[axis]
+
+
+def in_a_step(
+    workload: Workload, place: Place, own: Traffic, switches: Traffic, ends_in_transfer: bool
+) -> list[Transfer]:
+    """Transfers of a sublayer, which are its ``own``, and of the ``switches`` before it.
+
+    Under checkpointing, backward runs each block's forward again, from the block's input
+    to the last tensor that backward needs: the switch into the block is not repeated, nor
+    is a transfer at its very end, unless a gate behind it needs the result.
+    """
+    (forward, backward), (there, back) = own, switches
+    if workload.mode != "train":
+        return there + forward
+    repeated = forward if place.is_first else there + forward
+    if place.is_last and ends_in_transfer and not is_modulated(place.sublayer, workload):
+        repeated = repeated[:-1]
+    again = repeated if workload.recomputes else []
+    return there + forward + [each.during("backward") for each in again + backward + back]

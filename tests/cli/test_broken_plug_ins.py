@@ -11,7 +11,7 @@ import pytest
 from helpers.command_line import spbench
 
 from spbench.errors import USAGE
-from spbench.strategies.names import BUILT_IN
+from spbench.strategies.registry import BUILT_IN
 
 pytestmark = pytest.mark.usefixtures("work_is_made_up")
 
@@ -42,7 +42,7 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
         importlib.metadata.EntryPoint(name, place, "spbench.strategies")
         for name, place in places.items()
     ]
-    monkeypatch.setattr("spbench.strategies.plug_ins.entry_points", lambda group: points)
+    monkeypatch.setattr("spbench.strategies.registry.entry_points", lambda group: points)
 
     def called(*words: str) -> tuple[int, str, list[str]]:
         done = spbench(tmp_path, *words, torch=True)

@@ -14,7 +14,7 @@ from helpers.command_line import spbench
 
 from spbench.cli.help_page import EXAMPLES, HelpPage
 from spbench.cli.main import COMMANDS, cli
-from spbench.strategies.names import BUILT_IN
+from spbench.strategies.registry import BUILT_IN
 
 
 def completed(line: str) -> list[str]:

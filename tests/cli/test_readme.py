@@ -16,12 +16,10 @@ from helpers.examples import ALL
 from helpers.spbench_process import SMALL
 
 from spbench.results.store import Store
-from spbench.strategies.names import BUILT_IN
-from spbench.strategies.registry import expand_names
+from spbench.strategies.registry import BUILT_IN, expand_names
 from spbench.workload.block import SUBLAYERS, Frozen
 from spbench.workload.catalogue import find, load_text, with_settings
-from spbench.workload.sweep_file import load_sweep
-from spbench.workload.sweep_schema import Include, SweepFile
+from spbench.workload.sweeps import Include, SweepFile, load_sweep
 from spbench.workload.workload import Workload
 
 pytestmark = pytest.mark.usefixtures("work_is_made_up")

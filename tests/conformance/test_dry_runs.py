@@ -14,7 +14,7 @@ from helpers.variants import by_day
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.comm.transport import Transports
 from spbench.errors import Failure
-from spbench.layers.watching import WatchingMode
+from spbench.layers.dispatch_modes import WatchingMode
 from spbench.projection.depths import DryRun
 from spbench.projection.kernel_of import kernel_of
 from spbench.projection.trace import work

@@ -9,7 +9,7 @@ from helpers.examples import ALL
 from helpers.gate_on_threads import prove, why_wrong
 
 from spbench.layers.attention import attend_whole
-from spbench.strategies import switches
+from spbench.strategies import base
 from spbench.strategies.dsp import DSP
 from spbench.strategies.registry import EXCHANGES, load
 from spbench.workload.traffic import Transfer
@@ -85,12 +85,12 @@ def test_an_exchange_that_is_not_the_predicted(monkeypatch: pytest.MonkeyPatch) 
 
 def test_switches_of_other_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards are those of the exchange's groups; a switch predicted of even ones is off."""
-    right = switches.switch_traffic
+    right = base.switch_traffic
 
     def wrong(strategy: Any, workload: Workload, a: str, b: str, ranks: int) -> list[Transfer]:
         return right(load("ulysses"), workload, a, b, ranks)
 
-    monkeypatch.setattr(switches, "switch_traffic", wrong)
+    monkeypatch.setattr(base, "switch_traffic", wrong)
     few = work(JOINT, heads=4)
     assert load("dsp:across=usp").mesh(few, 8) == {"ring": 2, "heads": 4}
     assert "predicted" in complaint("usp", 8, few)

@@ -24,9 +24,8 @@ from spbench.strategies.registry import load, places
 from spbench.worker.step import Step
 from spbench.workload.catalogue import find
 from spbench.workload.mesh import Mesh
-from spbench.workload.sent_counts import by_op, count
 from spbench.workload.sharding import Shard
-from spbench.workload.traffic import Transfer
+from spbench.workload.traffic import Transfer, by_op, count
 
 
 class SentOverC10d(TorchDispatchMode):

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 
 import spbench
-from spbench.strategies.names import BUILT_IN
+from spbench.strategies.registry import BUILT_IN
 
 PACKAGE = Path(spbench.__file__).parent
 ROOT = PACKAGE.parent

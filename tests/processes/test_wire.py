@@ -21,8 +21,7 @@ from helpers.thread_group import ThreadGroup
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.comm.transport import Transport
 from spbench.errors import SOME_FAILED, UNFIT
-from spbench.strategies.names import BUILT_IN
-from spbench.strategies.registry import load
+from spbench.strategies.registry import BUILT_IN, load
 from spbench.workload.catalogue import find
 from spbench.workload.mesh import Groups
 

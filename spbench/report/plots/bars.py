@@ -34,8 +34,6 @@ class Stack:
     """Lengths of the whisker below and above the top."""
     is_noisy: bool = False
     """Noisy launches are marked above the bar."""
-    published: tuple[float, str] | None = None
-    """Height and form of a hollow marker."""
 
     @property
     def placed(self) -> list[tuple[float, float, dict[str, Any]]]:
@@ -89,8 +87,6 @@ def _draw_measured(ax: Axes, stacks: Sequence[tuple[float, Stack]], width: float
     if whiskers:
         x, y, *ends = np.array(whiskers).T
         ax.errorbar(x, y, yerr=ends, fmt="none", ecolor="black", capsize=3, elinewidth=1)
-    for at, height, form in ((at, *stack.published) for at, stack in stacks if stack.published):
-        ax.plot([at], [height], form, mfc="white", mec="black", mew=1.1, markersize=6, zorder=4)
     levels = [(at, height) for at, stack in stacks for height in stack.levels]
     if levels:
         x, y = np.array(levels).T

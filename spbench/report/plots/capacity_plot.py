@@ -1,16 +1,14 @@
 """The largest batch and the longest axis that fit, over ranks: a panel for each that grows."""
 
-from collections.abc import Iterator
 from typing import Any
 
 import pandas
 
-from spbench.analysis.published_values import axes_of, published_sizes
 from spbench.report import units
 from spbench.report.plots import looks
-from spbench.report.plots.curve import Curve, CurvePanel, PublishedPoint
+from spbench.report.plots.curve import Curve, CurvePanel
 from spbench.report.plots.kinds import SHORT_COMMIT
-from spbench.report.plots.points import title_of
+from spbench.report.plots.points import axes_of, title_of
 from spbench.results.capacities import BATCH, QUESTION, SizedWork
 from spbench.results.provenance import distinct
 
@@ -30,7 +28,6 @@ def panels(table: pandas.DataFrame) -> dict[str, CurvePanel]:
             has_ticks_at_points=True,
             ideal=1.0,
             ideal_name="as many times as ranks",
-            published=list(_published(work, rows)),
         )
     return made
 
@@ -66,19 +63,6 @@ def _curve(strategy: str, rows: pandas.DataFrame) -> Curve:
             for _, row in ordered[~fits].iterrows()
         ],
     )
-
-
-def _published(work: SizedWork, rows: pandas.DataFrame) -> Iterator[PublishedPoint]:
-    """The paper's sizes; where it has a ratio, times the size that its baseline has here."""
-    cases = zip(rows["strategy"], rows["ranks"], strict=True)
-    sizes = dict(zip(cases, rows["largest"], strict=True))
-    for (strategy, ranks), said in published_sizes(work).items():
-        base = sizes.get((said.over, said.over_ranks)) if said.over else 1
-        if (strategy, ranks) in sizes and base is not None and not pandas.isna(base):
-            times = f": ratio, times {said.over}'s size here" if said.over else ""
-            look = looks.line_look(strategy)
-            place = {"x": float(ranks), "y": float(said.value * base)}
-            yield PublishedPoint(**place, look=look, source=said.source + times)
 
 
 def caption(table: pandas.DataFrame) -> str:

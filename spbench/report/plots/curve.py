@@ -1,14 +1,13 @@
 """A curve and a panel of curves, as plain data, and what stands beside the lines.
 
 Names stand at the right edge, each at the height of its curve's last point or as near as there is
-room; crosses at the bottom; the papers' figures as hollow markers, and whose they are.
+room; crosses at the bottom.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-import pandas
 from matplotlib.axes import Axes
 
 from spbench.report.plots import looks
@@ -35,16 +34,6 @@ class Curve:
 
 
 @dataclass(frozen=True, kw_only=True)
-class PublishedPoint:
-    """What a paper published at a place of a panel."""
-
-    x: float
-    y: float
-    look: LineLook
-    source: str
-
-
-@dataclass(frozen=True, kw_only=True)
 class CurvePanel:
     """What a panel shows besides its curves."""
 
@@ -57,35 +46,12 @@ class CurvePanel:
     ideal: float | None = None
     """Power of x that an ideal strategy follows."""
     ideal_name: str = "ideal"
-    published: Sequence[PublishedPoint] = ()
     missing: str = ""
     """What stands in place of curves where no case has a point, and why none has."""
 
     @property
     def is_projected(self) -> bool:
         return any(curve.is_projected for curve in self.curves)
-
-
-def published_points(rows: pandas.DataFrame, x: str, metric: str) -> Iterator[PublishedPoint]:
-    """What a paper measured of these cases, where the metric follows from tokens a second."""
-    for _, row in rows[rows["published"].notna()].iterrows():
-        rate = row["published"]
-        values = {
-            "tokens_per_s": rate,
-            "tokens_per_s_per_rank": rate / row["ranks"],
-            "samples_per_s": rate * row["batch"] / row["tokens"],
-            "step_ms": 1e3 * row["tokens"] / rate,
-        }
-        if metric in values:
-            place = {"x": float(row[x]), "y": float(values[metric])}
-            look = looks.line_look(row["strategy"])
-            yield PublishedPoint(**place, look=look, source=row["published_by"])
-
-
-def hollow_notes(sources: Iterable[str]) -> list[str]:
-    """The part of a caption that says whose figures are hollow; none without any."""
-    names = "; ".join(dict.fromkeys(sources))
-    return [f"hollow: published ({names})"] if names else []
 
 
 ROW = 8.5 / 72
@@ -130,13 +96,6 @@ def beside(
 ) -> None:
     """A small grey text, so many points ``away`` from its place."""
     ax.annotate(text, place, away, textcoords="offset points", color="#555555", **look)
-
-
-def mark_published(ax: Axes, point: PublishedPoint) -> None:
-    """A hollow marker of the strategy, over its own points."""
-    own, form = point.look.colour, point.look.marker
-    look: dict[str, Any] = {"color": own, "marker": form, "mfc": "white", "markersize": 7}
-    ax.plot([point.x], [point.y], ls="none", mew=1.4, zorder=4, **look)
 
 
 def name_at_end(curve: Curve) -> str:

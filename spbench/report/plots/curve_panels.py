@@ -14,7 +14,7 @@ from spbench.analysis.comparable import SHAPE
 from spbench.analysis.strategy_line import Line
 from spbench.report.plots import looks
 from spbench.report.plots import points as of
-from spbench.report.plots.curve import Curve, CurvePanel, published_points
+from spbench.report.plots.curve import Curve, CurvePanel
 from spbench.report.plots.points import AXIS, KINDS, MIB, Asked
 from spbench.text import counted
 
@@ -60,7 +60,6 @@ def curve_panels(
             y=of.label_of(asked.metric),
             has_ticks_at_points=x in offered and rows[x].nunique() <= MOST_TICKS,
             ideal=ideals.get(asked.metric) if x == "ranks" and facet == "workload" else None,
-            published=list(published_points(rows, x, asked.metric)) if x in offered else [],
             missing="" if any(curve.x for curve in curves) else _missing(rows, x, asked.metric),
         )
 

@@ -20,10 +20,8 @@ from spbench.report.plots.curve import (
     Curve,
     CurvePanel,
     beside,
-    hollow_notes,
     label_ends,
     mark_failed,
-    mark_published,
     name_at_end,
     rows_of_failed,
 )
@@ -38,8 +36,7 @@ WIDE = 4
 def draw_curves(ax: Axes, panel: CurvePanel, *, has_labels: bool) -> None:
     """Curves of a panel; ``has_labels``: named at their ends, not in a legend."""
     every_x = sorted({x for c in panel.curves for x in (*c.x, *(at for at, _ in c.failed))})
-    every_x = sorted({*every_x, *(point.x for point in panel.published)})
-    every_y = [y for c in panel.curves for y in c.y] + [point.y for point in panel.published]
+    every_y = [y for c in panel.curves for y in c.y]
     is_log = _is_log(every_x) and all(y > 0 for y in every_y)
     if is_log:
         ax.set(xscale="log", yscale="log" if every_y else "linear")
@@ -47,8 +44,6 @@ def draw_curves(ax: Axes, panel: CurvePanel, *, has_labels: bool) -> None:
         ax.patch.set(hatch=looks.PROJECTED_HATCH, edgecolor="#EEEEEE", linewidth=0)
     for curve in panel.curves:
         _draw(ax, curve)
-    for point in panel.published:
-        mark_published(ax, point)
     if panel.ideal is not None:
         _draw_ideal(ax, panel.curves, every_x, panel.ideal, panel.ideal_name)
     rows = rows_of_failed(panel.curves, every_x)
@@ -171,7 +166,6 @@ def curve_sheet(panels: Mapping[str, CurvePanel], about: str, heading: str) -> S
     if any(any(curve.noisy) for curve in curves):
         notes.append("circled: noisy launches, which are not ranked; no ideal line begins there")
     notes += ["cross: no figure, and why"] * any(curve.failed for curve in curves)
-    notes += hollow_notes(each.source for panel in panels.values() for each in panel.published)
     return Sheet(
         heading=heading,
         panels={

@@ -13,7 +13,6 @@ from spbench.analysis.comparable import PANEL
 from spbench.analysis.compare import MARGIN
 from spbench.analysis.launches import SPEEDS_ALIKE
 from spbench.analysis.strategy_line import Line
-from spbench.report.plots.curve import hollow_notes
 from spbench.report.plots.figure import Sheet
 from spbench.report.plots.panels import label, memory, ratios, sent_bytes, step_split, throughput
 from spbench.report.plots.points import unknown
@@ -114,8 +113,7 @@ def _sheet(
     *,
     has_whiskers: bool,
 ) -> Sheet:
-    published = (line.published.source for line in lines if line.published)
-    notes = [whiskers(lines), *hollow_notes(published)] if has_whiskers else []
+    notes = [whiskers(lines)] if has_whiskers else []
     if any(line.is_share for line in lines):
         notes.append(SHARES_NOTE)
     return Sheet(

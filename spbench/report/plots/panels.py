@@ -16,7 +16,7 @@ from matplotlib.ticker import FixedLocator, NullLocator
 from spbench.analysis.compare import MARGIN, limits_of
 from spbench.analysis.strategy_line import Line
 from spbench.report.plots.bars import Stack, draw_stacks
-from spbench.report.plots.looks import PROJECTED_HATCH, colour, fill, hatch, lighter, marker
+from spbench.report.plots.looks import PROJECTED_HATCH, colour, fill, hatch, lighter
 from spbench.text import counted
 
 PHASE_SHADES = {"forward": 1.0, "backward": 0.6, "gradients": 0.3}
@@ -33,10 +33,7 @@ def _tokens(line: Line) -> Stack | None:
         slow, fast = value * step.mean / step.high, value * step.mean / step.low
         whisker = max(0.0, value - slow), max(0.0, fast - value)  # equal launches: rounding
     return Stack(
-        bars=[(value, fill(line.strategy, line.kind))],
-        whisker=whisker,
-        is_noisy=line.is_noisy,
-        published=(line.published.value, marker(line.strategy)) if line.published else None,
+        bars=[(value, fill(line.strategy, line.kind))], whisker=whisker, is_noisy=line.is_noisy
     )
 
 

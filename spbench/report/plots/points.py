@@ -4,6 +4,7 @@ Points of one curve differ in x alone; those of one panel in x and strategy, unl
 is asked for. Figures of different kinds, as measured and projected, never share a panel.
 """
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -11,7 +12,6 @@ from typing import Any
 import pandas
 
 from spbench.analysis.comparable import SHAPE, in_panels
-from spbench.analysis.published_values import axes_of
 from spbench.analysis.strategy_line import Line
 from spbench.results.cell_values import column_types
 from spbench.text import counted, did_you_mean
@@ -71,6 +71,11 @@ def points(
     return table
 
 
+def axes_of(text: str) -> dict[str, int]:
+    """The lengths in a column ``axes``."""
+    return {axis: int(length) for axis, length in re.findall(r"([^=]+)=(\d+)(?:x|$)", text)}
+
+
 def _row(line: Line) -> dict[str, Any]:
     """The line's own figures, with the interval of what follows from its step time."""
     step, rate = line.step_ms, line.tokens_per_s
@@ -85,8 +90,6 @@ def _row(line: Line) -> dict[str, Any]:
         "tokens_per_s": rate,
         "tokens_per_s_per_rank": rate / line.ranks if rate else None,
         **{name: getattr(line, name) for name in figures},
-        "published": line.published.value if line.published else None,
-        "published_by": line.published.source if line.published else "",
     }
     for name, phases in (("sent", line.sent_bytes), ("predicted", line.predicted_bytes)):
         known = [count for count in phases.values() if count is not None]

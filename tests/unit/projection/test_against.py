@@ -12,10 +12,9 @@ from spbench.projection.published import Point, PublishedCase, default_folder, r
 from spbench.projection.published_case import NO_STRATEGY, counterpart
 from spbench.projection.score import Group, ScoredCase, summary
 from spbench.projection.work import Kernel, Message, Work
-from spbench.strategies.names import UNBALANCED
-from spbench.strategies.registry import load
+from spbench.strategies.registry import UNBALANCED, load
 from spbench.workload.workload import Workload
-from spbench.workload.yaml_lines import WorkloadError
+from spbench.workload.yaml_file import WorkloadError
 
 TEXT = """schema: 2
 points:

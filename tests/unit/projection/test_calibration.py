@@ -35,8 +35,7 @@ from spbench.projection.timed_kernels import BIAS, BIASED, label_of, operations
 from spbench.projection.trace import work
 from spbench.projection.work import Kernel
 from spbench.results.link_report import LinkTimes, LinkTiming
-from spbench.strategies.names import BUILT_IN
-from spbench.strategies.registry import in_mesh, load
+from spbench.strategies.registry import BUILT_IN, in_mesh, load
 from spbench.workload.case import GateCheck
 from spbench.workload.catalogue import find
 from spbench.workload.timed import TimedKernel

@@ -16,8 +16,7 @@ from spbench.projection.unsent import UnsentGloo, UnsentNccl, UnsentTransport
 from spbench.projection.work import Memory
 from spbench.strategies.registry import load, places
 from spbench.worker import memory
-from spbench.worker.optimizer import state_tensors
-from spbench.worker.step import Step
+from spbench.worker.step import Step, state_tensors
 from spbench.workload.case import Device
 from spbench.workload.workload import Workload
 

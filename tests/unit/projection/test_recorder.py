@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 import torch
 
-from spbench.layers.watching import WatchingMode
+from spbench.layers.dispatch_modes import WatchingMode
 from spbench.projection.kernel_of import kernel_of
 from spbench.projection.unsent import timed_calls
 from spbench.strategies.registry import load

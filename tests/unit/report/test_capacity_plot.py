@@ -1,4 +1,4 @@
-"""The figure of capacities: of anything that capacity.csv may hold, and the paper's sizes in it."""
+"""The figure of capacities: of anything that capacity.csv may hold."""
 
 from __future__ import annotations
 
@@ -14,14 +14,6 @@ from spbench.report.plots import looks
 from spbench.report.plots.capacity_plot import panels as capacity_panels
 from spbench.report.plots.figure import save
 from spbench.report.plots.plots import capacity_page
-
-P100 = {
-    "workload": "bert-base",
-    "axes": "sequence=512",
-    "dtype": "float32",
-    "checkpointing": "none",
-    "budget_bytes": 14_720_000_000,
-}
 
 
 def grown(strategies: tuple[str, ...], **more: Any) -> list[dict[str, Any]]:
@@ -77,18 +69,3 @@ def test_a_panel_names_what_grows_and_the_memory(tmp_path: Path) -> None:
     assert ulysses.x == [1, 2, 4, 8, 16] and ulysses.y[0] == 23
     crosses = [each.failed for panel in panels.values() for each in panel.curves if each.failed]
     assert crosses == [[(8.0, "too large")], [(4.0, "cannot run")]]
-
-
-def test_a_published_ratio_is_times_the_baseline_here(tmp_path: Path) -> None:
-    """Of memory like the paper's alone, and only where the baseline has a size."""
-    lines = [capacity_line("megatron-tp", 12, 100, **P100)]
-    lines += [capacity_line("rsa", count, 400, **P100) for count in (12, 64)]
-    (panel,) = capacity_panels(capacities_of(lines, tmp_path / "like")).values()
-    (point,) = panel.published
-    assert (point.x, point.y) == (64, 1370)
-    assert point.source.startswith("RSA, arXiv 2105.13120, on P100 of 16 GB: ratio, times")
-    larger = [{**line, "budget_bytes": 80 * 10**9} for line in lines]
-    (panel,) = capacity_panels(capacities_of(larger, tmp_path / "larger")).values()
-    assert panel.published == []
-    (panel,) = capacity_panels(capacities_of(lines[1:], tmp_path / "alone")).values()
-    assert panel.published == []

@@ -114,22 +114,6 @@ def test_what_is_not_known_is_said(
         drawn(run_of(("dsp",), (2,)), tmp_path, *kinds, asked=asked)
 
 
-def test_published_values_stand_beside_ours(tmp_path: Path) -> None:
-    """Hollow, where a paper measured the same case; not over a figure that it does not have."""
-    records = run_of(("dsp", "ulysses", "rsa"), (1, 2, 4), (1024,), batch=1, mode="train")
-    kinds = ("overview", "throughput", "scaling", "pareto")
-    sheets = drawn(records, tmp_path, *kinds)
-    said = {kind for kind, sheet in sheets.items() if "hollow: published (DSP, " in sheet.caption}
-    assert said == {"throughput", "scaling"} | {"overview"}
-    (make,) = curve_panels(lines_of(records), frame_of(records), Asked(metric="step_ms")).values()
-    panel = make()
-    assert [(point.x, round(point.y)) for point in panel.published] == [
-        *((2, 1020), (2, 1449), (4, 641), (4, 1075))
-    ]
-    for kind in said:
-        save(sheets[kind], tmp_path / kind, ("png",))
-
-
 def test_the_winner_is_told_apart_or_light(tmp_path: Path) -> None:
     """By the launches' verdict; a projected winner by the draws, and only of what fits."""
     records = run_of(ranks=(8,)) + projected_of(ranks=(8,), memory_limit_bytes=2**33)

@@ -27,7 +27,7 @@ from spbench.report.plots.figure import draw as draw_sheet
 from spbench.report.plots.panels import ratios
 from spbench.results.reading import frame_of
 from spbench.results.record import Record
-from spbench.strategies.names import BUILT_IN
+from spbench.strategies.registry import BUILT_IN
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
 

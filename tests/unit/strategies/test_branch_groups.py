@@ -10,7 +10,7 @@ from spbench.strategies.registry import in_mesh, load, places
 from spbench.worker import step
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.mesh import CFG, CaseMesh, Mesh
-from spbench.workload.sent_counts import by_busiest, by_op, count
+from spbench.workload.traffic import by_busiest, by_op, count
 from spbench.workload.workload import Workload
 
 TWO, LONG = CaseMesh(cfg=2), pytest.mark.long

@@ -11,9 +11,8 @@ from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from spbench.strategies.dsp import DSP
-from spbench.strategies.names import BUILT_IN
 from spbench.strategies.plan_check import why_not_cheapest
-from spbench.strategies.registry import EXCHANGES, load
+from spbench.strategies.registry import BUILT_IN, EXCHANGES, load
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.sharding import shard_sizes

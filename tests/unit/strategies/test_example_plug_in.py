@@ -14,7 +14,7 @@ from helpers.command_line import ROOT
 from helpers.gate_on_threads import prove, why_wrong
 
 from spbench.strategies import registry
-from spbench.strategies.plug_ins import GROUP
+from spbench.strategies.registry import GROUP
 from spbench.workload.catalogue import find, with_settings
 
 EXAMPLE = ROOT / "examples" / "strategy_plugin"

@@ -25,8 +25,8 @@ from spbench.results.store import Store
 from spbench.sweep import plan
 from spbench.sweep.plan import job_of, turned
 from spbench.sweep.request import Request, every
+from spbench.sweep.run import still_to_do
 from spbench.sweep.run_folder import launch_folder, new_folder
-from spbench.sweep.sweep import still_to_do
 from spbench.workload.case import QUICK, Cell, Combination, Job, MeasurementBudget
 from spbench.workload.catalogue import find
 

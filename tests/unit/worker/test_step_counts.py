@@ -9,9 +9,8 @@ import torch
 
 from spbench.comm.fake import silent_transports
 from spbench.strategies.registry import load
-from spbench.worker.optimizer import adamw, updates_taken
-from spbench.worker.step import Step
-from spbench.worker.step_counts import StepCounts
+from spbench.worker.step import Step, adamw, updates_taken
+from spbench.worker.step_proof import StepCounts
 from spbench.workload.catalogue import find, with_settings
 
 CPU = torch.device("cpu")

@@ -12,7 +12,7 @@ from spbench.comm.collectives import Collectives
 from spbench.comm.compiler import plain_name
 from spbench.comm.transport import Transport, Transports
 from spbench.results.agreement import Difference
-from spbench.worker.comparison import Named
+from spbench.worker.tensor_errors import Named
 from spbench.worker.witness import Witness
 from spbench.workload.sharding import Shard, shard_sizes
 from spbench.workload.traffic import Count
