@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Final
 
-from spbench.results.sample import STATUSES
+from spbench.results.hand_over import STATUSES
 
 MEANINGS: Final = {
     "schema_version": "Version of this list of columns.",

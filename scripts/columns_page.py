@@ -8,8 +8,8 @@ from typing import Final
 
 from column_meanings import MEANINGS
 
-from spbench.results.cell_values import column_types
 from spbench.results.record import COLUMNS, REQUIRED, SCHEMA_VERSION
+from spbench.results.runs_csv import column_types
 
 UNIT = re.compile(r"_(ms|bytes|mhz|w|c)(?=_|$)|(?<!per)_(s)$")
 UNITS: Final = {"mhz": "MHz", "w": "W", "c": "°C"}

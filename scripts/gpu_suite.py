@@ -20,8 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from spbench.errors import ResultsError
-from spbench.results.reading import latest, read_runs, records_of
 from spbench.results.record import Record
+from spbench.results.runs_csv import latest, read_runs, records_of
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.flops import parameters, step_flops

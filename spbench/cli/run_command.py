@@ -77,7 +77,7 @@ def command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -> in
         planned = cells(request)
     announce_fault(request.fault, planned)
     if dry_run:
-        from spbench.projection.rank_work import rank_works
+        from spbench.projection.dryrun.rank_work import rank_works
         from spbench.strategies.describe import predictions
 
         if request.cluster is None or request.cluster.is_head:
@@ -129,7 +129,7 @@ def show_finished(finished: Finished | None, *, as_json: bool) -> int:
     from spbench.report.strategy_table import show_comparison
     from spbench.report.waiting_sentences import waiting_sentences
     from spbench.results.link_report import reports_in
-    from spbench.results.reading import frame_of
+    from spbench.results.runs_csv import frame_of
 
     frame = frame_of(finished.records)
     cases = cases_of(frame)

@@ -13,8 +13,8 @@ from spbench.comm.gradient_buckets import BUCKET_BYTES
 from spbench.errors import Failure
 from spbench.launch.cluster import placement_of
 from spbench.launch.launcher import LaunchResult
-from spbench.results.environment import package_version
 from spbench.results.link_report import LinkReport, LinkRow, LinkTimes, LinkTiming
+from spbench.results.machine import package_version
 from spbench.strategies.registry import load
 from spbench.text import counted
 from spbench.workload.case import Device, Job

@@ -26,7 +26,7 @@ from spbench.comm.kv_store import KeyValueStore, KeyValueStoreError, in_time, un
 from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import difference, versions_here
 from spbench.launch.launcher import is_cause
-from spbench.results.sample import Sample
+from spbench.results.hand_over import Sample
 
 READ_S = 3.0
 """For other ranks to read the roll, or to say how they failed: the store may end with rank 0."""

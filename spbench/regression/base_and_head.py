@@ -36,11 +36,11 @@ from spbench.launch.gpu_memory import GpuMemory
 from spbench.launch.launcher import Deadlines
 from spbench.launch.local import LocalLauncher
 from spbench.report.progress import Screen
-from spbench.results.environment import environment
+from spbench.results.hand_over import RowStatus
+from spbench.results.machine import environment
 from spbench.results.provenance import Provenance, provenance
-from spbench.results.reading import latest, read_runs
 from spbench.results.record import Record
-from spbench.results.sample import RowStatus
+from spbench.results.runs_csv import latest, read_runs
 from spbench.results.store import Store
 from spbench.sweep.plan import in_rounds
 from spbench.sweep.run import Sweep

@@ -18,9 +18,9 @@ from rich.text import Text
 
 from spbench.errors import Failure
 from spbench.report import tables, units
-from spbench.results.environment import package_version
 from spbench.results.find_run import command_again
 from spbench.results.heartbeat import find_heartbeats, read_heartbeat
+from spbench.results.machine import package_version
 from spbench.results.record import Record
 from spbench.text import counted, quoted
 from spbench.workload.case import Case

@@ -16,10 +16,16 @@ import click
 from spbench.errors import Failure, or_none
 from spbench.launch.torchrun import joined_ranks
 from spbench.report import units
-from spbench.results.cgroup import free_memory_bytes, usable_cores
 from spbench.results.cuda_driver import cuda_gpus
-from spbench.results.environment import VISIBLE, is_cudas_to_say, names_a_gpu, visible
-from spbench.results.environment import gpus as gpus_here
+from spbench.results.machine import (
+    VISIBLE,
+    free_memory_bytes,
+    is_cudas_to_say,
+    names_a_gpu,
+    usable_cores,
+    visible,
+)
+from spbench.results.machine import gpus as gpus_here
 from spbench.results.nvml import GpuState
 from spbench.text import counted
 from spbench.workload.case import MAX_RANKS, Case, Cell, Device

@@ -22,7 +22,7 @@ from torch import Tensor
 from spbench.comm.fake import silent_transports
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.results.agreement import Fingerprint
-from spbench.results.cgroup import free_memory_bytes
+from spbench.results.machine import free_memory_bytes
 from spbench.strategies.base import Layout, Strategy
 from spbench.worker.fingerprint import Grids, whole_fingerprint
 from spbench.worker.observer import Observer

@@ -15,7 +15,7 @@ import pytest
 from spbench.comm.kv_store import KeyValueStore
 from spbench.errors import UNFIT, USAGE, Failure
 from spbench.launch.meeting import Arrival, Meeting, Roll, meet
-from spbench.results.sample import Sample
+from spbench.results.hand_over import Sample
 
 ASKED = {"WORLD_SIZE": "2", "torch": "2", "the cases": "abc"}
 HOST = socket.gethostname()

@@ -16,7 +16,7 @@ from spbench.errors import USAGE, Failure
 from spbench.launch.launcher import Deadlines, LaunchResult
 from spbench.launch.torchrun import JoinedLauncher
 from spbench.results.find_run import command_again, not_there_yet, read_latest, way_on
-from spbench.results.sample import Sample, sample_path
+from spbench.results.hand_over import Sample, sample_path
 from spbench.results.store import Store
 from spbench.sweep import run as running
 from spbench.sweep.devices import Forecast
