@@ -9,10 +9,9 @@ import pandas
 
 from spbench.analysis.compare import MARGIN
 from spbench.analysis.compare_runs import compare_runs
-from spbench.analysis.compare_strategies import compare_strategies
+from spbench.analysis.compare_strategies import Line, compare_strategies
 from spbench.analysis.findings import Margins
 from spbench.analysis.launches import cases_of
-from spbench.analysis.strategy_line import Line
 from spbench.analysis.verdict import judged
 from spbench.analysis.waiting import Waiting, waiting
 from spbench.cli import completion, options

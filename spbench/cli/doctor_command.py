@@ -24,9 +24,9 @@ from spbench.launch.torchrun import joined_ranks
 from spbench.report.doctor_table import show_diagnoses, show_links
 from spbench.report.tables import print_json
 from spbench.results.cuda_driver import cuda_gpus
-from spbench.results.environment import VISIBLE, is_cudas_to_say, visible
 from spbench.results.find_run import RESULTS
 from spbench.results.link_report import keep
+from spbench.results.machine import VISIBLE, is_cudas_to_say, visible
 from spbench.results.nvml import GpuState, NvmlReport, read_nvml
 from spbench.sweep.devices import MAX_PROCESSES, choose_device
 from spbench.text import counted

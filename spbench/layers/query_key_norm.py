@@ -21,9 +21,9 @@ from spbench.layers.linear import (
 )
 from spbench.layers.memory_order import in_memory_order
 from spbench.workload.block import Attention, Sublayer
-from spbench.workload.fields import ACROSS_HEADS
+from spbench.workload.fields import ACROSS_HEADS, DTYPE_BYTES
 from spbench.workload.traffic import Transfer
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.workload import Workload
 
 EPS = 1e-6
 SUMMED_BYTES = 4

@@ -26,9 +26,9 @@ from spbench.model.inputs import Inputs
 from spbench.model.positions import Rotary, RotaryTables
 from spbench.strategies.base import Strategy
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
-from spbench.workload.fields import ACROSS_HEADS
+from spbench.workload.fields import ACROSS_HEADS, Grid
 from spbench.workload.sharding import Shard
-from spbench.workload.workload import Grid, Workload
+from spbench.workload.workload import Workload
 
 Heads = tuple[Tensor, Tensor, Tensor]
 """Queries, keys and values."""

@@ -30,10 +30,11 @@ from spbench.layers.memory_order import put_outermost
 from spbench.strategies.fixed_axis import AUTO, FixedAxis, Known, waited_along
 from spbench.strategies.refusals import blocks_why_not, grouped_why_not, groups_why_not, size_misfit
 from spbench.workload.block import Attention, Sublayer
+from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard, Sizes
 from spbench.workload.traffic import Traffic, Transfer, along_held
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.workload import Workload
 
 
 @final

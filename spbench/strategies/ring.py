@@ -29,9 +29,10 @@ from spbench.layers.memory_order import put_outermost
 from spbench.strategies.fixed_axis import FixedAxis
 from spbench.strategies.refusals import biased_why_not, blocks_why_not
 from spbench.workload.block import Attention, Sublayer
+from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Traffic, Transfer
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.workload import Workload
 
 
 @final

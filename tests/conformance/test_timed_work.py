@@ -22,7 +22,7 @@ from spbench.comm.gradient_buckets import GradientSum
 from spbench.comm.group import ShareOfGroup
 from spbench.layers import heads, linear
 from spbench.layers.attention import Scores
-from spbench.results.sample import Sample
+from spbench.results.hand_over import Sample
 from spbench.worker.observer import Observer
 from spbench.worker.run_case import run_case
 from spbench.worker.step import Step
