@@ -137,7 +137,7 @@ def middle_ratio(before_ms: Sequence[float], after_ms: Sequence[float]) -> float
     """The geometric mean of the middle half of the steps' ratios (docs/decisions/0022), without
     the steps that ran alone, after the other launch had ended."""
     ratios = sorted(new / old for old, new in zip(before_ms, after_ms, strict=False))
-    cut = len(ratios) // 4
+    cut = len(ratios) // 4  # off either end: the middle half is left
     return geometric_mean(ratios[cut : len(ratios) - cut])
 
 
@@ -185,8 +185,9 @@ def quantile(freedom: float, below: float = (1 + CONFIDENCE) / 2) -> float:
 def holm(p_values: Mapping[int, float], alpha: float) -> set[int]:
     """Which hypotheses are rejected, so that any true one is with ``alpha`` at most."""
     rejected = set[int]()
-    for place, i in enumerate(sorted(p_values, key=p_values.__getitem__)):
-        if p_values[i] > alpha / (len(p_values) - place):
+    for passed, i in enumerate(sorted(p_values, key=p_values.__getitem__)):
+        # The level is shared by the hypotheses that are left: the first of five has a fifth of it.
+        if p_values[i] > alpha / (len(p_values) - passed):
             break
         rejected.add(i)
     return rejected

@@ -82,8 +82,7 @@ def _exact(finding: Finding | None) -> str:
     if finding.metric == "memory":
         return f"{units.change(finding.ratio)} changed"
     more = round(float(finding.after or 0) - float(finding.before or 0))
-    what = "bytes" if " bytes, was" in finding.reason else "calls"
-    return f"{more:+,} B changed" if more else f"{what} changed"
+    return f"{more:+,} B changed" if more else f"{finding.changed_unit} changed"
 
 
 def sentences(findings: Sequence[Finding]) -> list[str]:

@@ -219,7 +219,10 @@ def contradict_their_case(
     """
     why = np.full(len(rows), "", dtype=object)
     # run.json has an entry a launch: of each case the last is asked.
-    known = {key: dict(_columns_of(entry)) for key, entry in {e["key"]: e for e in cases}.items()}
+    known = {
+        entry["key"]: dict(_columns_of(entry))
+        for entry in {entry["key"]: entry for entry in cases}.values()
+    }
     is_known = rows["case"].isin(list(known)).to_numpy()
     for name in OF_CASE if is_known.any() else ():
         of_case = {key: columns[name] for key, columns in known.items() if name in columns}

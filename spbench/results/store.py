@@ -121,14 +121,14 @@ def text_of(data: bytes) -> str:
 
 def damage_of(data: bytes) -> str:
     """What of a file would be lost if it were written anew, in words; blank: nothing."""
-    found = []
+    damage = []
     if b"\0" in data:
-        found.append("it holds null bytes")
+        damage.append("it holds null bytes")
     if or_none(lambda: data.decode("utf-8-sig")) is None:
-        found.append("it holds bytes that are not UTF-8")
+        damage.append("it holds bytes that are not UTF-8")
     if data and not text_of(data).endswith("\n"):
-        found.append("its last line was cut short")
-    return ", and ".join(found)
+        damage.append("its last line was cut short")
+    return ", and ".join(damage)
 
 
 def ready_for_rows(text: str) -> tuple[str, tuple[str, ...]]:
@@ -142,16 +142,16 @@ def ready_for_rows(text: str) -> tuple[str, tuple[str, ...]]:
     whole, end, torn = text.rpartition("\n")
     if torn:
         text = whole + end + (_without_last_cell(torn) or torn) + "\n"
-    known = lines_of(text)
-    if known.why_not:
-        raise ValueError(known.why_not)
-    missing = tuple(name for name in COLUMNS if name not in known.columns)
+    content = lines_of(text)
+    if content.why_not:
+        raise ValueError(content.why_not)
+    missing = tuple(name for name in COLUMNS if name not in content.columns)
     lines = text.split("\n")
-    for number in known.rows:
+    for number in content.rows:
         lines[number - 1] += "," * len(missing)
-    for number in known.headers:
+    for number in content.headers:
         lines[number - 1] = ",".join([lines[number - 1], *missing])
-    return "\n".join(lines), known.columns + missing
+    return "\n".join(lines), content.columns + missing
 
 
 LEAST_FREE_BYTES = 16 * 2**20
