@@ -71,7 +71,7 @@ class Sums:
         return place
 
     def copy(self) -> Sums:
-        """The same sums, to be added to."""
+        """Equal sums, which may be added to."""
         parts = {term: dict(part) for term, part in self.parts.items()}
         return Sums(dict(self.doubts), defaultdict(dict, parts))
 
