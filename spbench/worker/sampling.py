@@ -51,10 +51,27 @@ def sample(
     typical_ms: float,
     block_s: float = math.inf,
 ) -> Sampled:
-    """Blocks until ``stop``. ``largest``: element by element over the ranks; all must call.
-    ``block_s``: seconds that a block of more than one step is not to exceed."""
+    """Blocks until ``stop``.
+
+    Parameters
+    ----------
+    timed, silent
+        Run a number of steps, as they are and without communication; None: none silent.
+    largest
+        Numbers element by element over the ranks; all must call.
+    budget
+        When to stop.
+    typical_ms
+        What a step took at the end of the warm-up.
+    block_s
+        Seconds that a block of more than one step is not to exceed.
+
+    Returns
+    -------
+    This rank's milliseconds in both passes, and what ended them.
+    """
     fitting = max(1.0, block_s * 1e3 / max(typical_ms, 1e-6))
-    block = int(min(-(-planned(typical_ms, budget) // BLOCKS), fitting))
+    block = int(min(math.ceil(planned(typical_ms, budget) / BLOCKS), fitting))
     timed_ms: list[float] = []
     silent_ms: list[float] = []
     slowest: list[float] = []
@@ -94,6 +111,7 @@ def half_width(times: Sequence[float]) -> float:
     Nagaraja, Order Statistics, 7.1).
     """
     n, k, below = len(times), 0, 0
+    # In whole numbers: P(fewer than k + 1 of n coins) = (below + C(n, k)) / 2^n <= 1 / TAIL.
     while (below + math.comb(n, k)) * TAIL <= 2**n:
         below += math.comb(n, k)
         k += 1
@@ -130,7 +148,7 @@ def typical(times: Sequence[float]) -> float:
     if not times:
         raise ValueError("no times, so no typical time")
     ordered = sorted(times)
-    out = max(1, len(ordered) // TRIMMED) if len(ordered) >= 3 else 0
+    out = max(1, len(ordered) // TRIMMED) if len(ordered) >= 3 else 0  # at each end
     middle = ordered[out : len(ordered) - out]
     return math.fsum(middle) / len(middle)
 
