@@ -74,7 +74,7 @@ class LinkCheck:
         for name in self.strategies:
             if self._why_not(name) is None:
                 strategy = load(name)
-                for transfer in strategy.traffic(strategy.flattened(self.workload), self.ranks):
+                for transfer in strategy.on(strategy.flattened(self.workload), self.ranks).traffic:
                     if any(transfer.sent) and transfer.axis == ALL:
                         yield timed_transfer(transfer, self.workload.dtype), name
 
