@@ -143,7 +143,7 @@ class Machine:
             "host": or_none(_host) or "",
             "cores": or_none(psutil.cpu_count),
             "load_average": self.load_average,
-            # The rate of the typical time, as a step's is: a mean of rates would favour fast moments.
+            # The rate of a typical time: a mean of rates would favour fast moments.
             "cpu_gflop_per_s": or_none(lambda: 1 / typical([1 / x for x in self._speeds if x])),
             "alloc_retries": None if self._retries_seen is None else self._retries,
             **passed,
