@@ -49,7 +49,6 @@ def sample(
     largest: Callable[[Sequence[float]], list[float]],
     budget: MeasurementBudget,
     typical_ms: float,
-    block_s: float = math.inf,
 ) -> Sampled:
     """Blocks until ``stop``.
 
@@ -63,15 +62,12 @@ def sample(
         When to stop.
     typical_ms
         What a step took at the end of the warm-up.
-    block_s
-        Seconds that a block of more than one step is not to exceed.
 
     Returns
     -------
     This rank's milliseconds in both passes, and what ended them.
     """
-    fitting = max(1.0, block_s * 1e3 / max(typical_ms, 1e-6))
-    block = int(min(math.ceil(planned(typical_ms, budget) / BLOCKS), fitting))
+    block = math.ceil(planned(typical_ms, budget) / BLOCKS)
     timed_ms: list[float] = []
     silent_ms: list[float] = []
     slowest: list[float] = []
