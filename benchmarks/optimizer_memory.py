@@ -18,7 +18,8 @@ from spbench.comm.fake import silent_transports
 from spbench.model.transformer import Transformer
 from spbench.strategies.registry import load, places
 from spbench.workload.catalogue import find, with_settings
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.fields import DTYPE_BYTES
+from spbench.workload.workload import Workload
 
 MIXED_BYTES = 12
 

@@ -13,8 +13,8 @@ if TYPE_CHECKING:
     from spbench.own_model.prove import Proof, prove
     from spbench.own_model.sequence_group import SequenceGroup
     from spbench.report.notebook_plot import plot
-    from spbench.results.iterations import read_samples
-    from spbench.results.reading import read_runs
+    from spbench.results.runs_csv import read_runs
+    from spbench.results.samples import read_samples
 
 __all__ = [
     "Proof",
@@ -33,8 +33,8 @@ HOMES = {
     "SequenceGroup": "spbench.own_model.sequence_group",
     "plot": "spbench.report.notebook_plot",
     "prove": "spbench.own_model.prove",
-    "read_runs": "spbench.results.reading",
-    "read_samples": "spbench.results.iterations",
+    "read_runs": "spbench.results.runs_csv",
+    "read_samples": "spbench.results.samples",
 }
 """Where each public name is defined."""
 

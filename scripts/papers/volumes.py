@@ -13,8 +13,9 @@ from paper_facts import facts
 
 from spbench.strategies.registry import load
 from spbench.workload.catalogue import find, with_settings
+from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.traffic import Transfer, count
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.workload import Workload
 
 RANKS = (2, 4, 8, 16)
 LAYER = "block=[{attention: space}, {mlp: 4}, {attention: time}, {mlp: 4}]"

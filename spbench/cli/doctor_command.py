@@ -15,7 +15,7 @@ from spbench.launch.torchrun import joined_ranks
 from spbench.report.doctor_table import show_diagnoses
 from spbench.report.tables import print_json
 from spbench.results.cuda_driver import cuda_gpus
-from spbench.results.environment import VISIBLE, is_cudas_to_say, visible
+from spbench.results.machine import VISIBLE, is_cudas_to_say, visible
 from spbench.results.nvml import GpuState, NvmlReport, read_nvml
 from spbench.sweep.devices import MAX_PROCESSES
 from spbench.text import counted

@@ -17,8 +17,14 @@ from spbench.report.dry_run import show_plan
 from spbench.report.progress import loading_torch
 from spbench.report.tables import print_json
 from spbench.results.find_run import reference_of
-from spbench.sweep.devices import no_gpu_here, visible_gpus, why_not_here
-from spbench.sweep.estimate import Foreseen, counted_sentences, foreseen
+from spbench.sweep.devices import (
+    Forecast,
+    forecast,
+    memory_needed,
+    no_gpu_here,
+    visible_gpus,
+    why_not_here,
+)
 from spbench.sweep.plan import cells
 from spbench.sweep.request import Request
 from spbench.sweep.run import Finished, run
@@ -71,24 +77,27 @@ def command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -> in
         planned = cells(request)
     announce_fault(request.fault, planned)
     if dry_run:
-        from spbench.projection.rank_work import rank_works
+        from spbench.projection.dryrun.rank_work import rank_works
+        from spbench.strategies.describe import predictions
 
         if request.cluster is None or request.cluster.is_head:
             folder_for(request, planned)
-        before = foreseen(planned, request.nodes, request.deadlines.launch_s)
-        known = before.predictions, before.estimates
-        sentences = partial(_counted_sentences, request, planned, before)
-        show_plan(planned, *known, sentences, partial(rank_works, planned), as_json=as_json)
+        before = forecast(planned, request.nodes, request.deadlines.launch_s)
+        sentences = partial(_sentences, request, planned, before)
+        works = partial(rank_works, planned)
+        known = predictions(planned), before.launch_s
+        show_plan(planned, *known, sentences, works, as_json=as_json)
         return DONE
     return show_finished(run(request, planned), as_json=as_json)
 
 
-def _counted_sentences(
-    request: Request, planned: Sequence[Cell], before: Foreseen, peak_bytes: Mapping[str, int]
+def _sentences(
+    request: Request, planned: Sequence[Cell], before: Forecast, peak_bytes: Mapping[str, int]
 ) -> list[str]:
     """What the launches will take, by the counted peaks of a rank, and what cannot start here."""
-    counted_ones = counted_sentences(before, planned, request.deadlines.launch_s, peak_bytes)
-    return [*counted_ones, *_not_here(request)]
+    cases = [cell.case for cell in planned if cell.why_not is None]
+    memory = memory_needed(peak_bytes, cases, before.machines) if before.machines else ""
+    return [*before.sentences, *filter(None, [memory]), *_not_here(request)]
 
 
 def _not_here(request: Request) -> list[str]:
@@ -117,7 +126,7 @@ def show_finished(finished: Finished | None, *, as_json: bool) -> int:
     from spbench.analysis.compare_strategies import compare_strategies
     from spbench.analysis.launches import cases_of
     from spbench.report.strategy_table import show_comparison
-    from spbench.results.reading import frame_of
+    from spbench.results.runs_csv import frame_of
 
     frame = frame_of(finished.records)
     cases = cases_of(frame)

@@ -13,8 +13,15 @@ from spbench.doctor.machine_checks import DeviceChoice, Diagnosis, TorchFacts, s
 from spbench.doctor.rank_collectives import try_sizes
 from spbench.doctor.torch_probe import probe
 from spbench.errors import or_none
-from spbench.results.cgroup import free_memory_bytes, own_cores, threads_of_a_rank, usable_cores
-from spbench.results.environment import VISIBLE, package_version, visible
+from spbench.results.machine import (
+    VISIBLE,
+    free_memory_bytes,
+    own_cores,
+    package_version,
+    threads_of_a_rank,
+    usable_cores,
+    visible,
+)
 from spbench.results.nvml import GpuState, NvmlReport, read_nvml
 from spbench.workload.case import Device
 

@@ -20,7 +20,7 @@ from typing import Literal
 from pydantic import BaseModel
 
 from spbench.launch.interfaces import GLOO_INTERFACE, interface_remedy, no_such_interface
-from spbench.results.environment import names_a_gpu
+from spbench.results.machine import names_a_gpu
 from spbench.results.nvml import BETWEEN_SOCKETS, NVLINK, GpuState, NvmlReport
 from spbench.results.variables import variables
 from spbench.text import counted

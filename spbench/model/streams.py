@@ -22,11 +22,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from spbench.comm.resharding import undone
+from spbench.comm.packing import undone
 from spbench.layers.attention import Scores
 from spbench.model.inputs import Inputs
-from spbench.model.self_attention import Attending
-from spbench.model.sublayers import FeedForward
+from spbench.model.sublayers import Attending, FeedForward
 from spbench.workload.sharding import Shard
 
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal, final
 
 from pydantic import Field, StrictFloat, StrictInt
 
-from spbench.projection.constants import Positive
+from spbench.projection.costmodel.constants import Positive
 from spbench.workload.block import Frozen, Size
 from spbench.workload.config_names import configs
 from spbench.workload.yaml_file import WorkloadError, read_mapping, validated

@@ -8,10 +8,9 @@ explains it.
 from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 
-from spbench.analysis.case_change import ORDER, UNCHANGED, CaseChange, case_changes
+from spbench.analysis.compare_strategies import Line
 from spbench.analysis.findings import METRICS, Finding, Margins, Metric
-from spbench.analysis.strategy_line import Line
-from spbench.analysis.verdict import Judgement
+from spbench.analysis.verdict import ORDER, UNCHANGED, CaseChange, Judgement, case_changes
 from spbench.report import units
 from spbench.report.fit_width import Grid, by_panel
 from spbench.report.run_table import (

@@ -12,9 +12,9 @@ from spbench.report.plots.figure import STYLE, draw
 from spbench.report.plots.plots import page_of
 from spbench.report.plots.points import Asked
 from spbench.results.find_run import find_run, reference_of
-from spbench.results.reading import latest, read_runs
 from spbench.results.record import COLUMNS
 from spbench.results.run_json import folder_of_run
+from spbench.results.runs_csv import latest, read_runs
 
 NOWHERE = Path(os.devnull, "no run")
 """In place of the folder of rows that come without one."""

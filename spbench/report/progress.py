@@ -18,13 +18,12 @@ from rich.text import Text
 
 from spbench.errors import Failure
 from spbench.report import tables, units
-from spbench.results.environment import package_version
 from spbench.results.find_run import command_again
 from spbench.results.heartbeat import find_heartbeats, read_heartbeat
+from spbench.results.machine import package_version
 from spbench.results.record import Record
 from spbench.text import counted, quoted
 from spbench.workload.case import Case
-from spbench.workload.predicted import Estimate
 from spbench.workload.traffic import PHASES
 from spbench.workload.workload import Workload
 
@@ -52,14 +51,14 @@ class LiveLine:
         self,
         console: Console,
         cases: Sequence[Case],
-        estimates: Mapping[str, Estimate] | None = None,
+        launch_s: Mapping[str, float] | None = None,
         now_s: Callable[[], float] = time.monotonic,
     ) -> None:
-        """``estimates``: of the cases, by their keys; without the seconds of all of them the time
-        left is told once a launch has shown how long launches take."""
+        """``launch_s``: about the seconds of a launch, by the keys of cases; without those of all
+        cases the time left is told once a launch has shown how long launches take."""
         self.live = is_live(console)
-        known = [(estimates or {}).get(case.key) for case in cases]
-        seconds = [each.launch_s for each in known if each and each.launch_s]
+        known_s = launch_s or {}
+        seconds = [known_s[case.key] for case in cases if case.key in known_s]
         self.pace = 1.0 if len(seconds) == len(cases) else None
         self.left_s = seconds if self.pace else [1.0] * len(cases)
         self.done_s, self.now_s = 0.0, now_s
@@ -171,12 +170,12 @@ class Screen:
         goes_on: bool = False,
         placed: Sequence[str] = (),
         foreseen: Sequence[str] = (),
-        estimates: Mapping[str, Estimate] | None = None,
+        launch_s: Mapping[str, float] | None = None,
     ) -> None:
         """``goes_on``: the command has more passes after this one.
         ``placed``: ranks of each machine, where there are several machines.
         ``foreseen``: sentences on what the launches will take.
-        ``estimates``: of the cases, by their keys."""
+        ``launch_s``: about the seconds of a launch, by the keys of cases."""
         self.folder, self.cases, self.placed, self.foreseen = folder, cases, placed, foreseen
         self.resumed, self.verbose, self.goes_on = resumed, verbose, goes_on
         self.done, self.measured, self.interrupted, self.noisy = 0, resumed, 0, 0
@@ -184,8 +183,9 @@ class Screen:
         """Kinds of doubts about a launch that were said in full."""
         self.several = len({in_a_line(case.workload) for case in cases}) > 1
         self.launches = 1 + max((case.launch for case in cases), default=0)
+        self.is_estimated = bool(launch_s)
         self.console = tables.console(sys.stderr)
-        self.line = LiveLine(self.console, cases, estimates)
+        self.line = LiveLine(self.console, cases, launch_s)
         self.started_s = time.monotonic()
 
     def __enter__(self) -> Self:
@@ -273,6 +273,9 @@ class Screen:
                 self._say(f"  {what}: {why}")
         if self.verbose and record.launch_s is not None:
             self._say(f"  {in_seconds(record, phases_s or {})}")
+        # A terminal shows the time left all along; a log corrects the estimate once.
+        if self.is_estimated and self.done == 1 and not self.line.live and self.line.time_left():
+            self._say(f"  {self.line.time_left()}, by the first launch")
 
     def _say(self, text: str) -> None:
         is_live = self.line.live

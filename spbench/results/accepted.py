@@ -10,7 +10,7 @@ from typing import Literal
 import yaml
 from pydantic import Field
 
-from spbench.results.sample import write_atomically
+from spbench.results.hand_over import write_atomically
 from spbench.workload.block import Frozen
 from spbench.workload.yaml_file import YamlData, parse_mapping, read_mapping, validated
 

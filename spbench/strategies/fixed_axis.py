@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar, final
 
-from spbench.layers.head_shares import all_heads
+from spbench.layers.heads import all_heads
 from spbench.strategies.base import Layout, Strategy, transfers_of
 from spbench.workload.block import Sublayer
 from spbench.workload.flattened import flattened

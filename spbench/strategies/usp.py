@@ -17,9 +17,15 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
-from spbench.layers.head_groups import HEADS, of_first, traffic_in_groups
-from spbench.layers.head_parallel import attend_by_heads, traffic_by_heads
-from spbench.layers.head_shares import all_heads, share_heads
+from spbench.layers.heads import (
+    HEADS,
+    all_heads,
+    attend_by_heads,
+    of_first,
+    share_heads,
+    traffic_by_heads,
+    traffic_in_groups,
+)
 from spbench.strategies import refusals
 from spbench.strategies.base import Strategy
 from spbench.strategies.fixed_axis import AUTO, FixedAxis, Known, padding_in_words

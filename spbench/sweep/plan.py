@@ -20,14 +20,15 @@ import click
 from spbench.analysis.intervals import LEAST_LAUNCHES
 from spbench.errors import Failure
 from spbench.launch.launcher import Deadlines
+from spbench.results.hand_over import RowStatus
 from spbench.results.record import Record
-from spbench.results.sample import RowStatus
 from spbench.strategies.registry import in_mesh, load
 from spbench.sweep.devices import why_not_here
 from spbench.sweep.request import Request, refusal
 from spbench.text import counted, grouped
 from spbench.workload.case import Case, Cell, Combination, Job
 from spbench.workload.mesh import CaseMesh
+from spbench.workload.workload import Workload
 
 T = TypeVar("T")
 MAX_LAUNCHES_OF_A_RUN = 10_000
@@ -77,20 +78,21 @@ def cells(request: Request) -> list[Cell]:
 def without_unfit(request: Request) -> Request:
     """The request without ranks that a strategy cannot use, of which stderr says why; as it is
     where nothing would be left, or where such cells become rows."""
-    why: dict[tuple[str, int, CaseMesh], str] = {}
-    for each in [] if request.skip_invalid else request.combinations:
-        name = each.mesh.beside(each.strategy)
-        if reason := declined(each):
-            left_out = f"{each.workload.name} on {counted(each.ranks, 'rank')}, since {name} cannot"
-            why.setdefault(_place(each), f"left out: {left_out}: {reason}")
-    fit = [each for each in request.combinations if _place(each) not in why]
+    why: dict[tuple[Workload, int, CaseMesh], str] = {}
+    for asked in [] if request.skip_invalid else request.combinations:
+        if reason := declined(asked):
+            name = asked.mesh.beside(asked.strategy)
+            where = f"{asked.workload.name} on {counted(asked.ranks, 'rank')}"
+            sentence = f"left out: {where}, since {name} cannot: {reason}"
+            why.setdefault((asked.workload, asked.ranks, asked.mesh), sentence)
+    fit = [
+        asked
+        for asked in request.combinations
+        if (asked.workload, asked.ranks, asked.mesh) not in why
+    ]
     for sentence in dict.fromkeys(why.values()) if fit else ():
         click.echo(sentence, err=True)
     return replace(request, combinations=fit or request.combinations)
-
-
-def _place(each: Combination) -> tuple[str, int, CaseMesh]:
-    return each.workload.model_dump_json(), each.ranks, each.mesh
 
 
 def in_rounds(cases: Sequence[Case], launches: Iterable[int], seed: int) -> list[Cell]:
@@ -101,7 +103,7 @@ def in_rounds(cases: Sequence[Case], launches: Iterable[int], seed: int) -> list
     """
     # Neighbours in the plan need not be so in the request: an include may add a strategy.
     cells = [Cell(case=case, why_not=declined(case)) for case in cases]
-    groups = grouped(cells, lambda cell: (cell.case.workload.model_dump_json(), cell.case.ranks))
+    groups = grouped(cells, lambda cell: (cell.case.workload, cell.case.ranks))
     return [
         replace(cell, case=cell.case.model_copy(update={"launch": launch}))
         for launch in launches

@@ -6,8 +6,8 @@ from typing import Any
 from spbench.launch.cluster import placement_of
 from spbench.launch.launcher import LaunchResult
 from spbench.results.conditions import as_columns, largest
+from spbench.results.hand_over import RowStatus, Sample
 from spbench.results.record import MUCH
-from spbench.results.sample import RowStatus, Sample
 from spbench.results.variables import column_of
 from spbench.worker.sampling import outer_deciles, slowest, typical, uncertainty_ms
 from spbench.workload.case import Case

@@ -33,13 +33,12 @@ from spbench.launch.local import LocalLauncher, read_samples
 from spbench.launch.process import AgentProcess
 from spbench.launch.torchrun import JoinedLauncher, joined_ranks
 from spbench.report.progress import Screen
-from spbench.results.environment import environment, gpus
+from spbench.results.hand_over import Sample
+from spbench.results.machine import environment, gpus
 from spbench.results.record import Record
-from spbench.results.sample import Sample
 from spbench.results.store import Store
 from spbench.results.temporary import temporary_folder
-from spbench.sweep.devices import known_peak, least_capability, visible_gpus
-from spbench.sweep.estimate import foreseen
+from spbench.sweep.devices import forecast, known_peak, least_capability, visible_gpus
 from spbench.sweep.first_launch import compare_with_first, is_disputed, revised
 from spbench.sweep.plan import MemorySeen, job_of, noisy_rounds, shared_environment
 from spbench.sweep.request import Request
@@ -151,7 +150,7 @@ def _placements(
 def _ranks_here(cells: Sequence[Cell], nodes: int) -> list[int]:
     """The numbers of processes that start on this machine, of several that are filled in turn."""
     cases = [cell.case for cell in cells if cell.why_not is None]
-    counts = {1 if case.kind == "one_gpu_share" else case.ranks for case in cases}
+    counts = {case.processes for case in cases}
     most = -(-max(counts, default=0) // nodes)
     return sorted({min(count, most) for count in counts})
 
@@ -168,7 +167,7 @@ def _measure(
         store.write_run(facts | as_asked(request, cells, store.folder, placements))
         hosts = launcher.hosts if isinstance(launcher, JoinedLauncher) else []
         nodes = len(set(hosts)) or request.nodes
-        before = foreseen(todo, nodes, request.deadlines.launch_s)
+        before = forecast(todo, nodes, request.deadlines.launch_s)
         disturbing = forewarnings(request.device, _ranks_here(todo, nodes), os.environ)
         with Screen(
             store.folder,
@@ -177,7 +176,7 @@ def _measure(
             verbose=request.verbose,
             placed=placements,
             foreseen=[*before.sentences, *disturbing],
-            estimates=before.estimates,
+            launch_s=before.launch_s,
         ) as screen:
             sweep = Sweep(
                 store=store,
@@ -210,7 +209,7 @@ def _measure(
 def _rows(folder: Path) -> tuple[list[Record], list[Record]]:
     """All rows of a run, and the latest of each launch."""
     # A new run starts its first ranks before pandas is imported, which takes 0.3 s.
-    from spbench.results.reading import latest, read_runs, records_of
+    from spbench.results.runs_csv import latest, read_runs, records_of
 
     frame = read_runs(folder)
     return records_of(frame), records_of(latest(frame))
@@ -262,7 +261,7 @@ class Sweep:
         """Writes the rows that a launch has made wrong, or right again; its own as it is now."""
         if record.status != "ok" or not is_disputed(self.store.folder, case):
             return record
-        from spbench.results.reading import latest, read_runs, records_of  # and pandas
+        from spbench.results.runs_csv import latest, read_runs, records_of  # and pandas
 
         rows = records_of(latest(read_runs(self.store.folder)))
         changed = revised(self.store.folder, case, rows)
@@ -354,9 +353,14 @@ def still_to_do(cells: Sequence[Cell], done: Sequence[Record]) -> list[Cell]:
     last = {(row.case, row.launch, row.effort_label): row for row in done}
 
     def is_done(cell: Cell) -> bool:
-        launch = cell.case.key, cell.case.launch
-        rows = [last.get((*launch, budget)) for budget in (cell.case.budget.label, "full")]
-        ends = [(row.status, row.reason) for row in rows if row is not None]
-        return ("skipped", cell.why_not) in ends or "ok" in (status for status, _ in ends)
+        case = cell.case
+        rows = [last.get((case.key, case.launch, budget)) for budget in (case.budget.label, "full")]
+        # A row is also skipped for want of memory, which there may be by now; and where the cell
+        # cannot run for another reason than its row says, a new row is to say so.
+        return any(
+            row.status == "ok" or (row.status == "skipped" and row.reason == cell.why_not)
+            for row in rows
+            if row is not None
+        )
 
     return [cell for cell in cells if not is_done(cell)]

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 
 from spbench.comm.group import Group, ShareOfGroup
-from spbench.layers.watching import KernelsSeen
+from spbench.layers.dispatch_modes import KernelsSeen
 from spbench.strategies.base import Strategy
 from spbench.worker import memory
 from spbench.worker.machine_load import Machine

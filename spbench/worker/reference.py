@@ -22,16 +22,17 @@ from torch import Tensor
 from spbench.comm.fake import silent_transports
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.results.agreement import Fingerprint
-from spbench.results.cgroup import free_memory_bytes
+from spbench.results.machine import free_memory_bytes
 from spbench.strategies.base import Layout, Strategy
 from spbench.worker.fingerprint import Grids, whole_fingerprint
 from spbench.worker.observer import Observer
 from spbench.worker.step import Step, take_updates, typical_size
 from spbench.worker.tensor_errors import FLIPPED, UPDATED, UPDATES, Named
 from spbench.workload.block import Attention
+from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.flops import forward_flops, parameters
 from spbench.workload.reduced import reductions
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.workload import Workload
 
 GATE_FLOPS = {"cpu": 5e10, "cuda": 5e13}
 """Forward operations up to which a workload is compared whole, not reduced."""

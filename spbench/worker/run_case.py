@@ -15,8 +15,8 @@ from spbench.comm.group import Group, ShareOfGroup
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.comm.transport import Transports
 from spbench.errors import or_none
-from spbench.results.environment import numa_binding
-from spbench.results.sample import Checked, Sample
+from spbench.results.hand_over import Checked, Sample
+from spbench.results.machine import numa_binding
 from spbench.results.variables import of_a_rank, shown
 from spbench.strategies.base import Strategy
 from spbench.strategies.plan_check import why_not_cheapest

@@ -28,10 +28,9 @@ from spbench.comm.gradient_buckets import BUCKET_BYTES, GradientSum
 from spbench.comm.transport import Transports
 from spbench.layers.linear import part_of, summed_over
 from spbench.model import inputs
-from spbench.model.attention_alone import model_of
-from spbench.model.init_weights import load_weights
-from spbench.model.inputs import GRADIENT_OF_TEXT, Inputs, gradient_name
-from spbench.model.self_attention import Attending
+from spbench.model.inputs import GRADIENT_OF_TEXT, Inputs, gradient_name, load_weights
+from spbench.model.sublayers import Attending
+from spbench.model.transformer import model_of
 from spbench.strategies.base import Strategy
 from spbench.worker.fingerprint import Grids
 from spbench.worker.observer import Observer

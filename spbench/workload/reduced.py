@@ -21,9 +21,10 @@ from itertools import product
 from pydantic import ValidationError
 
 from spbench.workload.block import Stack, Sublayer
-from spbench.workload.checks import MIN_HIDDEN
+from spbench.workload.fields import Grid
 from spbench.workload.flattened import as_given, merged
-from spbench.workload.workload import Grid, Workload
+from spbench.workload.misfits import MIN_HIDDEN
+from spbench.workload.workload import Workload
 
 BLOCKS = 3
 """A defect of the first block, of the last one, and of those in between."""

@@ -66,6 +66,8 @@ Several = Annotated[
     Field(min_length=1, max_length=1000),
     AfterValidator(_each_once),
 ]
+Identity = tuple[Workload, str, int, CaseMesh]
+"""What tells cells apart: resolved workload under its own name, strategy, ranks and mesh."""
 Settings = dict[str, Any]
 """Overrides of a workload's fields, keys as after ``--set``: depth, axes.time."""
 
@@ -133,8 +135,7 @@ class Candidate:
     combination: Combination
     facts: Mapping[str, Any]
     """Values that an exclude may name."""
-    identity: tuple[str, str, int, CaseMesh]
-    """Resolved workload under its own name, strategy, ranks and mesh."""
+    identity: Identity
     path: KeyPath
 
     def __str__(self) -> str:
@@ -183,7 +184,7 @@ def _no_match(
 
 def check_unique(cells: Sequence[Candidate], data: YamlData) -> None:
     """Raises WorkloadError if two cells are the same."""
-    seen: dict[tuple[str, str, int, CaseMesh], Candidate] = {}
+    seen: dict[Identity, Candidate] = {}
     for cell in cells:
         earlier = seen.setdefault(cell.identity, cell)
         if earlier is not cell:
@@ -234,11 +235,11 @@ def load_sweep(
 
 def _small_forms(cells: Sequence[Candidate]) -> list[Combination]:
     """Each cell with the small form of its workload; sizes that become equal are one cell."""
-    found: dict[tuple[str, str, int, CaseMesh], Combination] = {}
+    found: dict[Identity, Combination] = {}
     for cell in cells:
         full = cell.combination
         work = small_form(cell.facts["workload"], full.workload)
-        identity = (work.model_dump_json(), full.strategy, full.ranks, full.mesh)
+        identity = (work, full.strategy, full.ranks, full.mesh)
         found.setdefault(identity, replace(full, workload=work))
     return list(found.values())
 
@@ -306,17 +307,14 @@ class _Expansion:
             raise WorkloadError(f"{error} (in {wanted.workload})") from None
         fields = work.model_dump(mode="json", by_alias=True, exclude=NOT_FACTS)
         fields |= {f"axes.{axis}": length for axis, length in work.axes.items()}
-        shown, resolved = with_settings_in_name(work, overrides), work.model_dump_json()
+        shown = with_settings_in_name(work, overrides)
         place = self.data.at(path)
         meshes = wanted.mesh or self.file.mesh
         for ranks, mesh, name in itertools.product(wanted.gpus, meshes, strategies):
             cell = Combination(workload=shown, strategy=name, ranks=ranks, mesh=mesh, place=place)
             own = {"workload": wanted.workload, "strategy": name, "gpus": ranks, "cfg": mesh.cfg}
             yield Candidate(
-                combination=cell,
-                facts=own | fields,
-                identity=(resolved, name, ranks, mesh),
-                path=path,
+                combination=cell, facts=own | fields, identity=(work, name, ranks, mesh), path=path
             )
 
     def _workload(self, text: str, path: KeyPath) -> Workload:

@@ -25,10 +25,11 @@ from functools import cache, cached_property, lru_cache
 from typing import Literal, Self
 
 from spbench.workload.block import CrossAttention, Place, Sublayer
+from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.flops import cut_parameters, is_modulated, parameters
 from spbench.workload.mesh import ALL, Groups, Members, Mesh
 from spbench.workload.sharding import Shard, Sizes
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.workload import Workload
 
 Op = Literal["all_to_all", "all_gather", "reduce_scatter", "all_reduce", "p2p"]
 Phase = Literal["forward", "backward", "gradients"]

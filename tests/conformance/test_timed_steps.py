@@ -22,7 +22,7 @@ from torch import Tensor
 
 from spbench.comm import gradient_buckets
 from spbench.comm.fake import SilentTransport
-from spbench.layers import head_parallel
+from spbench.layers import heads
 from spbench.model.transformer import Transformer
 from spbench.strategies import ulysses
 from spbench.strategies.dsp import DSP
@@ -73,7 +73,7 @@ def test_right_steps_agree_with_one_device() -> None:
 def test_attention_skipped_from_the_fourth_step_on_in_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gate and memory pass are right, what is timed is faster and wrong."""
     steps: dict[int, int] = {}
-    real, right = Step.__call__, head_parallel.attend_whole
+    real, right = Step.__call__, heads.attend_whole
 
     def counted(self: Step, *args: Any) -> Any:
         if self.ranks > 1:
@@ -84,7 +84,7 @@ def test_attention_skipped_from_the_fourth_step_on_in_run(monkeypatch: pytest.Mo
         return q if steps.get(threading.get_ident(), 0) >= 4 else right(q, *rest)
 
     monkeypatch.setattr(Step, "__call__", counted)
-    monkeypatch.setattr(head_parallel, "attend_whole", skipped)
+    monkeypatch.setattr(heads, "attend_whole", skipped)
     words = complaint(run_on_threads(shape(), "ulysses", 2))
     assert "in timed steps differs from the first step" in words
     assert words.startswith("wrong_result: ")
@@ -151,12 +151,12 @@ def test_a_collective_that_bypasses_comm(
 
 def scale_attention(monkeypatch: pytest.MonkeyPatch, is_wrong: Callable[[Tensor], bool]) -> None:
     """2 % off on several ranks, where ``is_wrong`` says so of queries (B, *axes, Z, D)."""
-    right = head_parallel.attend_whole
+    right = heads.attend_whole
 
     def wrong(q: Tensor, k: Tensor, v: Tensor, scores: Any) -> Tensor:
         return right(q, k, v, scores) * (1.02 if is_wrong(q) else 1.0)
 
-    monkeypatch.setattr(head_parallel, "attend_whole", wrong)
+    monkeypatch.setattr(heads, "attend_whole", wrong)
 
 
 BLOCKS = "[{attention: space}, {attention: time}, {mlp: 2}]"

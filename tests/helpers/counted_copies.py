@@ -22,8 +22,8 @@ from spbench.workload.workload import Workload
 COPIES = {"copy_", "clone", "cat", "stack", "_to_copy"}
 AROUND = (
     "spbench/comm/",
-    "spbench/layers/ring_scores.py: fold_keys",
-    "spbench/layers/key_blocks.py",
+    "spbench/layers/rsa_rows.py: fold_keys",
+    "spbench/layers/blockwise.py",
     "spbench/strategies/attention_2d.py: backward",
 )
 """Where copies are made for the sake of a collective."""

@@ -16,10 +16,10 @@ from torch.utils._pytree import tree_leaves
 from spbench.comm.group import ProcessGroup
 from spbench.comm.kv_store import MeetingFile
 from spbench.comm.transport import Transports
-from spbench.layers.watching import WatchingMode
-from spbench.projection.kernel_of import kernel_of
-from spbench.projection.trace import work
-from spbench.projection.work import Kernel, Message
+from spbench.layers.dispatch_modes import WatchingMode
+from spbench.projection.dryrun.meta_ops import kernel_of
+from spbench.projection.dryrun.trace import work
+from spbench.projection.dryrun.work import Kernel, Message
 from spbench.strategies.base import Strategy
 from spbench.strategies.registry import in_mesh
 from spbench.worker.step import Step, state_tensors

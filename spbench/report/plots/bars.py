@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 from matplotlib.axes import Axes
 
-from spbench.analysis.strategy_line import Line
+from spbench.analysis.compare_strategies import Line
 from spbench.report import units
 
 FILL = 0.92

@@ -11,7 +11,7 @@ from functools import cache, partial
 import pandas
 
 from spbench.analysis.comparable import SHAPE
-from spbench.analysis.strategy_line import Line
+from spbench.analysis.compare_strategies import Line
 from spbench.report.plots import looks
 from spbench.report.plots import points as of
 from spbench.report.plots.curve import Curve, CurvePanel

@@ -22,9 +22,9 @@ from spbench.analysis.launches import launches_by, launches_side_by_side
 from spbench.report import units
 from spbench.report.plots.figure import Sheet
 from spbench.report.plots.looks import colour
-from spbench.results.iterations import read_samples, steps_by_row
-from spbench.results.reading import records_of
 from spbench.results.record import Record
+from spbench.results.runs_csv import records_of
+from spbench.results.samples import read_samples, steps_by_row
 from spbench.text import counted
 
 MAD_OF_NORMAL = 1.4826

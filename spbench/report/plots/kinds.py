@@ -11,8 +11,8 @@ from matplotlib.axes import Axes
 
 from spbench.analysis.comparable import PANEL
 from spbench.analysis.compare import MARGIN
+from spbench.analysis.compare_strategies import Line
 from spbench.analysis.launches import SPEEDS_ALIKE
-from spbench.analysis.strategy_line import Line
 from spbench.report.plots.figure import Sheet
 from spbench.report.plots.panels import label, memory, ratios, sent_bytes, step_split, throughput
 from spbench.report.plots.points import unknown

@@ -14,7 +14,7 @@ from matplotlib.colors import to_rgba
 from matplotlib.ticker import FixedLocator, NullLocator
 
 from spbench.analysis.compare import MARGIN, limits_of
-from spbench.analysis.strategy_line import Line
+from spbench.analysis.compare_strategies import Line
 from spbench.report.plots.bars import Stack, draw_stacks
 from spbench.report.plots.looks import PROJECTED_HATCH, colour, fill, hatch, lighter
 from spbench.text import counted

@@ -13,7 +13,7 @@ from typing import Any
 
 import pandas
 
-from spbench.analysis.strategy_line import Line
+from spbench.analysis.compare_strategies import Line
 from spbench.report.plots import capacity_plot
 from spbench.report.plots.curve_panels import PARETO, curve_panels
 from spbench.report.plots.curves import curve_sheet
@@ -31,8 +31,8 @@ from spbench.report.plots.kinds import (
 from spbench.report.plots.panels import compared
 from spbench.report.plots.points import Asked, label_of
 from spbench.report.plots.winners import winners_panels, winners_sheet
-from spbench.results.iterations import has_samples
 from spbench.results.run_json import read_run
+from spbench.results.samples import has_samples
 from spbench.text import grouped
 
 HEADING = "Throughput over ranks, and the ideal of the best (dotted)"

@@ -15,8 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.colors import to_rgb
 
 from spbench.analysis.comparable import SHAPE
-from spbench.analysis.ranking import ranking_of
-from spbench.analysis.strategy_line import Line
+from spbench.analysis.compare_strategies import Line, ranking_of
 from spbench.report.plots import looks
 from spbench.report.plots import points as of
 from spbench.report.plots.figure import Sheet

@@ -15,7 +15,7 @@ from helpers.stored_rows import stored
 from spbench.errors import UNFIT
 from spbench.report.plots.figure import save
 from spbench.report.plots.plots import page_of
-from spbench.results.reading import frame_of
+from spbench.results.runs_csv import frame_of
 
 ROOT = Path(__file__).parents[3]
 

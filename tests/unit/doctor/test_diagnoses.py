@@ -15,7 +15,7 @@ from helpers.machines import CPU_BUILD, CUDA_BUILD, GIB, fake_nvml
 
 from spbench.doctor import machine_checks as checks
 from spbench.doctor.machine_checks import DeviceChoice, Diagnosis, Space, TorchFacts, gpus_seen
-from spbench.results.environment import visible
+from spbench.results.machine import visible
 from spbench.results.nvml import BETWEEN_SOCKETS, NVLINK, GpuState, NvmlReport, read_nvml
 from spbench.workload.case import Device
 

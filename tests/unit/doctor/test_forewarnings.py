@@ -9,15 +9,15 @@ import pytest
 from helpers.machines import fake_nvml
 
 from spbench.doctor.examine import forewarnings
-from spbench.results import cgroup
-from spbench.results.cgroup import Allowed
+from spbench.results import machine
+from spbench.results.machine import Allowed
 
 
 @pytest.fixture(autouse=True)
 def eight_cores(monkeypatch: pytest.MonkeyPatch) -> None:
     """Eight cores without limits."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(8)))
-    monkeypatch.setattr(cgroup, "allowed", Allowed)
+    monkeypatch.setattr(machine, "allowed", Allowed)
 
 
 def test_a_quiet_machine_needs_no_word() -> None:

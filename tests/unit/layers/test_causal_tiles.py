@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.comm.transport import Transports
-from spbench.layers.causal_tiles import Band
+from spbench.layers.rsa_rows import Band
 from spbench.strategies.registry import load
 from spbench.worker.step import Step
 from spbench.workload.catalogue import find, with_settings

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from helpers.examples import ALL
 
-from spbench.projection.busiest import ranks_to_count
-from spbench.projection.candidates import candidates
-from spbench.projection.trace import work
-from spbench.projection.work import Work
+from spbench.projection.advise.candidates import candidates
+from spbench.projection.dryrun.busiest import ranks_to_count
+from spbench.projection.dryrun.trace import work
+from spbench.projection.dryrun.work import Work
 from spbench.strategies.base import Strategy
 from spbench.strategies.registry import in_mesh, load, places
 from spbench.workload.catalogue import find

@@ -14,10 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from spbench.comm.fake import silent_transports
 from spbench.comm.gradient_buckets import fill_buckets
 from spbench.errors import Failure
-from spbench.projection import trace
-from spbench.projection.depths import DryRun, DryStep, FewBlocks
-from spbench.projection.trace import work
-from spbench.projection.work import Counted, Kernel
+from spbench.projection.dryrun import trace
+from spbench.projection.dryrun.depths import FewBlocks
+from spbench.projection.dryrun.dry_step import DryRun, DryStep
+from spbench.projection.dryrun.trace import work
+from spbench.projection.dryrun.work import Counted, Kernel
 from spbench.strategies.registry import load
 from spbench.worker.step import Step
 from spbench.workload.workload import Workload

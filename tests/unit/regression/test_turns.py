@@ -18,7 +18,7 @@ from spbench.launch.turn_seat import Seat
 from spbench.regression import base_and_head
 from spbench.regression.base_and_head import Runner, run_alternately
 from spbench.regression.turn_server import TurnServer
-from spbench.results.cgroup import Allowed
+from spbench.results.machine import Allowed
 from spbench.results.record import Record
 from spbench.results.store import Store
 from spbench.sweep.run import Sweep

@@ -18,8 +18,8 @@ from matplotlib.text import Text
 from spbench.report.plots import plots
 from spbench.report.plots.figure import PANELS, STYLE, Sheet
 from spbench.report.plots.figure import draw as draw_sheet
-from spbench.results.reading import frame_of
 from spbench.results.record import Record
+from spbench.results.runs_csv import frame_of
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
 

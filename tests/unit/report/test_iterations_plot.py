@@ -26,8 +26,8 @@ from spbench.report.plots.iterations_plot import (
     times_by_panel,
 )
 from spbench.report.plots.looks import colour
-from spbench.results.reading import frame_of
 from spbench.results.record import Record
+from spbench.results.runs_csv import frame_of
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
 

@@ -19,14 +19,14 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.patches import Rectangle
 
-from spbench.analysis.strategy_line import Line
+from spbench.analysis.compare_strategies import Line
 from spbench.report.plots import kinds, panels, plots
 from spbench.report.plots import looks as look
 from spbench.report.plots.figure import STYLE, Sheet, save_all
 from spbench.report.plots.figure import draw as draw_sheet
 from spbench.report.plots.panels import ratios
-from spbench.results.reading import frame_of
 from spbench.results.record import Record
+from spbench.results.runs_csv import frame_of
 from spbench.strategies.registry import BUILT_IN
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find

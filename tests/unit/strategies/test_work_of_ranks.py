@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from spbench.comm.fake import silent_transports
-from spbench.layers.watching import WatchingMode
+from spbench.layers.dispatch_modes import WatchingMode
 from spbench.strategies.registry import load
 from spbench.worker.step import Step
 from spbench.workload.catalogue import find, with_settings

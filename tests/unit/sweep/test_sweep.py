@@ -18,9 +18,9 @@ from helpers.stored_rows import stored, stored_latest
 from helpers.sweeps import run_all, sweep_into
 
 from spbench.launch.launcher import Deadlines, LaunchResult
-from spbench.results.reading import latest, read_runs, records_of
+from spbench.results.hand_over import Sample, sample_path
 from spbench.results.record import Record
-from spbench.results.sample import Sample, sample_path
+from spbench.results.runs_csv import latest, read_runs, records_of
 from spbench.results.store import Store
 from spbench.sweep import plan
 from spbench.sweep.plan import job_of, turned

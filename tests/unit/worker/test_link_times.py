@@ -20,9 +20,9 @@ from spbench.worker import link_times
 from spbench.worker.link_times import ROUNDS, SWEEPS, time_alone
 from spbench.worker.observer import Observer, PhaseTimes
 from spbench.workload.catalogue import find
+from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.timed import TimedKernel, TimedTransfer
 from spbench.workload.traffic import Transfer
-from spbench.workload.workload import DTYPE_BYTES
 
 CPU = torch.device("cpu")
 

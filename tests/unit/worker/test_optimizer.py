@@ -26,8 +26,9 @@ from spbench.worker.reference import OneDevice
 from spbench.worker.step import Step
 from spbench.workload.case import COUNTED, Case
 from spbench.workload.catalogue import find, with_settings
+from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.flops import parameters
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.workload import Workload
 
 FLOAT32 = pytest.param("float32", marks=pytest.mark.long)
 LARGE = ("hidden=192", "heads=6", "depth=1")

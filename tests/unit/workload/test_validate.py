@@ -27,7 +27,7 @@ from spbench.comm.fake import silent_transports
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.errors import USAGE
 from spbench.launch.local import LocalLauncher
-from spbench.results.sample import Sample
+from spbench.results.hand_over import Sample
 from spbench.strategies.base import Strategy
 from spbench.strategies.fixed_axis import FixedAxis
 from spbench.strategies.registry import load
