@@ -33,7 +33,7 @@ def most_weights(work: Workload, strategy: str, ranks: int) -> int:
     def held(rank: int) -> int:
         comm = Collectives(silent_transports(rank, ranks).strategy)
         with torch.device("meta"):
-            model = Transformer(cut, loaded, comm)
+            model = Transformer(loaded.on(cut, comm.size), comm)
         return sum(weight.numel() for weight in model.parameters())
 
     return max(map(held, range(ranks)))

@@ -42,7 +42,7 @@ def layer_bytes(
 
 def _transfers(workload: Workload, strategy: str, ranks: int, depth: int) -> list[Transfer]:
     loaded, work = load(strategy), with_settings(workload, [f"depth={depth}"])
-    return loaded.traffic(loaded.flattened(work), ranks)
+    return loaded.on(loaded.flattened(work), ranks).traffic
 
 
 def dsp_table() -> str:

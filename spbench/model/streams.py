@@ -55,7 +55,7 @@ class JointAttention(nn.Module):
         turned = image.turned(*image.normed(*heads), cut.image)
         both = zip(turned, self.text.normed(*text_heads), strict=True)
         q, k, v = (end_to_end(*each, cut.image.dim) for each in both)
-        attended = image.strategy.attend(q, k, v, Scores(dims=(1,)), cut.joint, image.comm)
+        attended = image.plan.attend(q, k, v, Scores(dims=(1,)), cut.joint, image.comm)
         x, text = parted(attended, turned[0].shape, cut.image.dim)
         return image.out_of(x, beside, cut.image), self.text.out_of(text, text_beside, cut.text)
 

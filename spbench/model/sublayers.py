@@ -1,4 +1,4 @@
-"""Self-attention as modules; each calls the strategy at its seams.
+"""Self-attention as modules; each calls the plan at its seams.
 
     x (B, *axes, H)  ->  linear_in  ->  q, k, v (B, *axes, Z, D)  ->  attend  ->  linear_out
 
@@ -24,7 +24,7 @@ from spbench.layers.pair_bias import PairBias
 from spbench.layers.query_key_norm import AcrossHeadsNorm, EachHeadNorm
 from spbench.model.inputs import Inputs
 from spbench.model.positions import Rotary, RotaryTables
-from spbench.strategies.base import Strategy
+from spbench.strategies.base import Plan
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.fields import ACROSS_HEADS, Grid
 from spbench.workload.sharding import Shard
@@ -39,9 +39,12 @@ Heads = tuple[Tensor, Tensor, Tensor]
 class Shared:
     """What all sublayers of a model are made for, and tables and shards that they use."""
 
-    workload: Workload
-    strategy: Strategy
+    plan: Plan
     comm: Collectives
+
+    @property
+    def workload(self) -> Workload:
+        return self.plan.workload
 
     @cached_property
     def tables(self) -> RotaryTables:
@@ -50,8 +53,7 @@ class Shared:
     @cached_property
     def pairs(self) -> dict[str, Shard]:
         """How the pair tensor of each axis is cut."""
-        work, size = self.workload, self.comm.size
-        return {axis: self.strategy.shard(work, axis, size).along(1) for axis in work.pairs}
+        return {axis: self.plan.shards[axis].along(1) for axis in self.workload.pairs}
 
 
 class Attending(nn.Module, ABC):
@@ -59,11 +61,11 @@ class Attending(nn.Module, ABC):
 
     def __init__(self, attention: Attention, shared: Shared) -> None:
         super().__init__()
-        self.strategy, self.comm, workload = shared.strategy, shared.comm, shared.workload
+        self.plan, self.comm, workload = shared.plan, shared.comm, shared.workload
         self.dims, self.causal = workload.dims(attention), attention.causal
         self.norm: EachHeadNorm | AcrossHeadsNorm | None = None
         if workload.qk_norm == ACROSS_HEADS:
-            self.norm = AcrossHeadsNorm(workload, self.comm, is_cut=self.strategy.cuts_weights)
+            self.norm = AcrossHeadsNorm(workload, self.comm, is_cut=self.plan.cuts_weights)
         elif workload.qk_norm:
             self.norm = EachHeadNorm(workload.head_size)
         self.rotary = Rotary(attention, workload, shared.tables, self.comm)
@@ -95,7 +97,7 @@ class Attending(nn.Module, ABC):
 
     def turned(self, q: Tensor, k: Tensor, v: Tensor, shard: Shard) -> Heads:
         """With rotary positions."""
-        return *self.rotary(q, k, self.strategy.inside(shard)), v
+        return *self.rotary(q, k, self.plan.inside(shard)), v
 
     def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
         """(B, *axes, H) -> (B, *axes, H)."""
@@ -108,7 +110,7 @@ class Attending(nn.Module, ABC):
             bias=None if self.bias is None else self.bias(inputs.pairs[self.bias_axis]),
             bias_shard=None if self.bias is None else self.bias_shard,
         )
-        return self.out_of(self.strategy.attend(q, k, v, scores, shard, self.comm), beside, shard)
+        return self.out_of(self.plan.attend(q, k, v, scores, shard, self.comm), beside, shard)
 
 
 @final
@@ -128,8 +130,8 @@ class SelfAttention(Attending):
         heads_out = LinearSpec(
             in_shape=workload.all_heads, out_shape=(hidden,), stretches=(Stretch(units, group),)
         )
-        self.qkv = self.strategy.linear_in(heads_in, self.comm)
-        self.out = self.strategy.linear_out(heads_out, self.comm)
+        self.qkv = self.plan.linear_in(heads_in, self.comm)
+        self.out = self.plan.linear_out(heads_out, self.comm)
 
     def into(self, x: Tensor, shard: Shard) -> tuple[Heads, None]:
         qkv = self.qkv(x, shard)
@@ -151,7 +153,7 @@ class AttentionBesideMlp(Attending):
 
     def __init__(self, attention: Attention, shared: Shared) -> None:
         super().__init__(attention, shared)
-        workload, strategy, comm = shared.workload, shared.strategy, shared.comm
+        workload, plan, comm = shared.workload, shared.plan, shared.comm
         assert attention.beside is not None, "an attention alone has no joint projections"
         self.head_dim, units = workload.head_size, workload.key_heads
         queries = Stretch(units, workload.heads // units * self.head_dim)
@@ -161,9 +163,9 @@ class AttentionBesideMlp(Attending):
         hidden, (wide, narrow) = workload.hidden, (sum(x.length for x in xs) for xs in (into, out))
         joint_in = LinearSpec(in_shape=(hidden,), out_shape=(wide,), stretches=into)
         joint_out = LinearSpec(in_shape=(narrow,), out_shape=(hidden,), stretches=out)
-        self.qkv_up = strategy.linear_in(joint_in, comm)
-        self.out_down = strategy.linear_out(joint_out, comm)
-        parts = comm.mesh.size_of(comm.mesh.last) if strategy.cuts_weights else 1
+        self.qkv_up = plan.linear_in(joint_in, comm)
+        self.out_down = plan.linear_out(joint_out, comm)
+        parts = comm.mesh.size_of(comm.mesh.last) if plan.cuts_weights else 1
         self.widths = [each.lengths(parts)[comm.rank % parts] for each in into]
 
     def into(self, x: Tensor, shard: Shard) -> tuple[Heads, Tensor]:
@@ -198,7 +200,7 @@ class CrossAttentionModule(nn.Module):
 
     def __init__(self, sublayer: CrossAttention, shared: Shared) -> None:
         super().__init__()
-        workload, strategy, comm = shared.workload, shared.strategy, shared.comm
+        workload, plan, comm = shared.workload, shared.plan, shared.comm
         self.length = sublayer.length
         hidden, (heads, head_dim) = workload.hidden, workload.cross_heads(sublayer)
         each = Stretch(heads)
@@ -207,9 +209,9 @@ class CrossAttentionModule(nn.Module):
             in_shape=(hidden,), out_shape=(2 * heads, head_dim), stretches=(each, each)
         )
         back = LinearSpec(in_shape=(heads, head_dim), out_shape=(hidden,), stretches=(each,))
-        self.q = strategy.linear_in(queries, comm)
-        self.kv = strategy.linear_in(keys_values, comm)
-        self.out = strategy.linear_out(back, comm)
+        self.q = plan.linear_in(queries, comm)
+        self.kv = plan.linear_in(keys_values, comm)
+        self.out = plan.linear_out(back, comm)
 
     def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
         k, v = self.kv(inputs.context[:, : self.length], None).chunk(2, -2)
@@ -222,13 +224,13 @@ class FeedForward(nn.Module):
 
     def __init__(self, sublayer: Mlp, shared: Shared) -> None:
         super().__init__()
-        workload, strategy, comm = shared.workload, shared.strategy, shared.comm
+        workload, plan, comm = shared.workload, shared.plan, shared.comm
         hidden, columns = workload.hidden, workload.columns(sublayer)
         self.ways, each = sublayer.ways_in, Stretch(columns)
         wide = (self.ways * columns,)
         up = LinearSpec(in_shape=(hidden,), out_shape=wide, stretches=(each,) * self.ways)
         down = LinearSpec(in_shape=(columns,), out_shape=(hidden,), stretches=(each,))
-        self.up, self.down = strategy.linear_in(up, comm), strategy.linear_out(down, comm)
+        self.up, self.down = plan.linear_in(up, comm), plan.linear_out(down, comm)
 
     def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
         wide = self.up(x, shard)

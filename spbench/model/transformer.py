@@ -22,13 +22,12 @@ from spbench.model.modulation import (
 from spbench.model.positions import LearnedPositions
 from spbench.model.streams import StreamShards, of_both, without_text
 from spbench.model.sublayers import Attending, Heads, Shared, make
-from spbench.strategies.base import Strategy
+from spbench.strategies.base import Plan
 from spbench.workload.block import Attention, CrossAttention
 from spbench.workload.flops import modulated
 from spbench.workload.mesh import ALL
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Hop
-from spbench.workload.workload import Workload
 
 
 class Switch(NamedTuple):
@@ -48,12 +47,11 @@ class Placement(NamedTuple):
     switches: tuple[Switch, ...]
 
 
-def hops_along(workload: Workload, strategy: Strategy, ranks: int) -> Iterator[Sequence[Hop]]:
+def hops_along(plan: Plan) -> Iterator[Sequence[Hop]]:
     """The all-to-alls to the shard of each sublayer from that of the one before it."""
-    known = cache(partial(strategy.hops, workload, ranks=ranks))
-    axes = strategy.layout(workload, ranks)
-    for before, after in pairwise((axes[0], *axes)):
-        hops = known(before, after)
+    between = cache(plan.hops)  # a stack repeats a few switches
+    for before, after in pairwise((plan.layout[0], *plan.layout)):
+        hops = between(before, after)
         assert hops is not None, "a layout switches only where there is a way"
         yield hops
 
@@ -155,29 +153,28 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """(B, *axes, H), sharded as for the first sublayer -> (B, *axes, C), as for the last."""
 
-    def __init__(self, workload: Workload, strategy: Strategy, comm: Collectives) -> None:
+    def __init__(self, plan: Plan, comm: Collectives) -> None:
         super().__init__()
+        workload = plan.workload
         self.workload, self.comm = workload, comm
-        shards = {axis: strategy.shard(workload, axis, comm.size) for axis in workload.axes}
-        axes = strategy.layout(workload, comm.size)
-        shards |= {axis: strategy.shard(workload, axis, comm.size) for axis in {*axes}}
+        shards, axes = plan.shards, plan.layout
         layout = [shards[axis] for axis in axes]
         cut_along = [*dict.fromkeys(axes)] if workload.modulation == "per_token" else []
         self.condition_cuts: list[Shard | None] = [shards[axis] for axis in cut_along] or [None]
         """How the condition is cut: None, it is whole."""
-        places = placements(layout, hops_along(workload, strategy, comm.size), comm)
+        places = placements(layout, hops_along(plan), comm)
         self.first, self.last = layout[0], layout[-1]
         """How the input and the output are cut."""
-        self.text = strategy.text_shard(workload, comm.size)
+        self.text = plan.text
         """How text is cut."""
-        shared = Shared(workload, strategy, comm)
+        shared = Shared(plan, comm)
         self.pairs = shared.pairs
         self.positions = LearnedPositions(workload, comm)
         count = modulated(workload)
         self.conditioning = Conditioning(workload, count) if count else None
         blocks: list[list[Residual]] = []
         indices = modulation_indices(workload)
-        joint = {axis: strategy.held(workload, axis, comm.size) for axis in {*axes}}
+        joint = {axis: plan.held(axis) for axis in {*axes}}
         each = zip(workload.places, axes, places, indices, strict=True)
         for (sublayer, is_first, _), axis, place, i in each:
             norm, made = self._norm(i, place.shard), make(sublayer, shared)
@@ -252,12 +249,12 @@ class AttentionAlone(Attending):
 class AttentionModel(nn.Module):
     """(B, *axes, (Z + 2 Zkv) D) -> (B, *axes, Z D), both sharded as the strategy has it."""
 
-    def __init__(self, workload: Workload, strategy: Strategy, comm: Collectives) -> None:
+    def __init__(self, plan: Plan, comm: Collectives) -> None:
         super().__init__()
-        (attention,), (axis,) = workload.attentions, strategy.layout(workload, comm.size)
-        shared = Shared(workload, strategy, comm)
-        self.first = self.last = strategy.shard(workload, axis, comm.size)
-        self.text = strategy.text_shard(workload, comm.size)
+        (attention,), (axis,) = plan.workload.attentions, plan.layout
+        shared = Shared(plan, comm)
+        self.first = self.last = plan.shards[axis]
+        self.text = plan.text
         self.pairs = shared.pairs
         self.condition_cuts: list[Shard | None] = [None]
         self.attention = AttentionAlone(attention, shared)
@@ -266,9 +263,7 @@ class AttentionModel(nn.Module):
         return self.attention(inputs.x, inputs, self.first)
 
 
-def model_of(
-    workload: Workload, strategy: Strategy, comm: Collectives
-) -> Transformer | AttentionModel:
+def model_of(plan: Plan, comm: Collectives) -> Transformer | AttentionModel:
     """What a workload describes: a transformer, or one attention."""
-    kind = AttentionModel if workload.is_attention_alone else Transformer
-    return kind(workload, strategy, comm)
+    kind = AttentionModel if plan.workload.is_attention_alone else Transformer
+    return kind(plan, comm)

@@ -24,7 +24,7 @@ import torch
 from spbench.comm.collectives import Collectives
 from spbench.comm.transport import Transports
 from spbench.results.agreement import Difference
-from spbench.strategies.base import Strategy
+from spbench.strategies.base import Plan
 from spbench.worker.memory import is_out_of_memory
 from spbench.worker.observer import Observer
 from spbench.worker.reference import (
@@ -97,7 +97,7 @@ class GateResult:
 
 
 def run_gate(
-    strategy: Strategy,
+    plan: Plan,
     transports: Transports,
     device: torch.device,
     reference: Reference,
@@ -107,16 +107,16 @@ def run_gate(
 ) -> GateResult:
     """Compare this rank's part of a step with one device's. Every rank must call it.
     ``with_silent``: whether a silent step is run as well."""
-    result = _compare(strategy, transports, device, reference, observer, with_silent)
+    result = _compare(plan, transports, device, reference, observer, with_silent)
     if (twin := reference.float32_twin) is None:
         return result
     observer.heartbeat.working()
     uncounted = Observer(times=observer.times)  # planted faults count the case's own steps
-    return replace(result, twin=_compare(strategy, transports, device, twin, uncounted, False))
+    return replace(result, twin=_compare(plan, transports, device, twin, uncounted, False))
 
 
 def _compare(
-    strategy: Strategy,
+    plan: Plan,
     transports: Transports,
     device: torch.device,
     reference: Reference,
@@ -124,9 +124,9 @@ def _compare(
     with_silent: bool,
 ) -> GateResult:
     workload, seed, sharpness = reference.workload, reference.seed, reference.sharpness
+    plan = plan.rebound(workload)
     step = Step(
-        workload,
-        strategy,
+        plan,
         transports,
         device,
         seed=seed,
@@ -172,7 +172,7 @@ def _compare(
         other=on_other,
         bypassed=witness.why_wrong() or other_witness.why_wrong(),
         sent=sent,
-        predicted=count(strategy.traffic(workload, step.ranks), step.rank),
+        predicted=count(plan.traffic, step.rank),
     )
 
 

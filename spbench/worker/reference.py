@@ -107,7 +107,7 @@ def one_device(
     def step_in(dtype: str) -> Step:
         alone = silent_transports(0, 1)
         same = workload.model_copy(update={"dtype": dtype})
-        step = Step(same, OneDevice(), alone, device, seed=seed, sharpness=sharpness)
+        step = Step(OneDevice().on(same, 1), alone, device, seed=seed, sharpness=sharpness)
         _show_progress(step, observer.heartbeat.working)
         return step
 

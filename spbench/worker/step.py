@@ -31,13 +31,12 @@ from spbench.model import inputs
 from spbench.model.inputs import GRADIENT_OF_TEXT, Inputs, gradient_name, load_weights
 from spbench.model.sublayers import Attending
 from spbench.model.transformer import model_of
-from spbench.strategies.base import Strategy
+from spbench.strategies.base import Plan
 from spbench.worker.fingerprint import Grids
 from spbench.worker.observer import Observer
 from spbench.worker.tensor_errors import root_mean_square
-from spbench.workload.mesh import CFG, Mesh
+from spbench.workload.mesh import CFG
 from spbench.workload.sharding import Shard, Shards
-from spbench.workload.workload import Workload
 
 BUCKETS = 3
 """Buckets of gradients at least, where there are to be several: first, last and between."""
@@ -49,8 +48,7 @@ class Step:
 
     def __init__(
         self,
-        workload: Workload,
-        strategy: Strategy,
+        plan: Plan,
         transports: Transports,
         device: torch.device,
         *,
@@ -58,16 +56,16 @@ class Step:
         sharpness: float = 1.0,
         observer: Observer | None = None,
         several_buckets: bool = False,
+        with_optimizer: bool = True,
     ) -> None:
         """``seed`` gives every strategy the same weights and inputs. ``several_buckets``: of
         gradients, also of a model that would fill but one."""
-        self.workload, self.transports, self.device = workload, transports, device
+        self.plan, self.transports, self.device = plan, transports, device
+        self.workload = workload = plan.workload
         self._observer = observer or Observer()
         self.dtype: torch.dtype = getattr(torch, workload.dtype)
         self.train = workload.mode == "train"
-        strategy = strategy.settled(workload, transports.strategy.size)
-        mesh = Mesh.of(strategy.mesh(workload, transports.strategy.size))
-        own, part, _ = strategy.in_a_group(workload, mesh.size)
+        mesh = plan.mesh
         self.all_ranks, self._inside = Collectives(transports.strategy, mesh), mesh.without(CFG)
         self.comm = self.all_ranks.along(*self._inside)
         """The collectives of the ranks that share the samples of this one."""
@@ -79,14 +77,15 @@ class Step:
         """Which samples each rank has: those of its branches of the guidance."""
         self.silent = silent_transports(self.rank, self.ranks)
         with device:
-            model = model_of(part, own, self.comm).to(self.dtype)
+            model = model_of(plan.group, self.comm).to(self.dtype)
         self.seed = seed
         load_weights(model, self.comm.rank, seed, sharpness, workload.key_heads)
         self.model = model.requires_grad_(self.train)
         self.gradient_comm = Collectives(transports.gradients, mesh)
-        over = partial(summed_over, mesh=mesh, holds_whole=own.holds_whole)
+        over = partial(summed_over, mesh=mesh, holds_whole=plan.group.holds_whole)
         self.gradients = self._gradient_sum(over, several_buckets) if self.train else None
-        self.optimizer = adamw(self.model.parameters()) if workload.optimizer == "adamw" else None
+        updates = with_optimizer and workload.optimizer == "adamw"
+        self.optimizer = adamw(self.model.parameters()) if updates else None
 
     def _gradient_sum(
         self, over: Callable[[nn.Parameter], tuple[str, ...]], several_buckets: bool

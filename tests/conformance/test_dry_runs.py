@@ -61,7 +61,7 @@ def real_step(workload: Workload, strategy: str) -> list[tuple[Computed, Count]]
     def rank_main(transport: ThreadTransport) -> tuple[Computed, Count]:
         gradients = ThreadTransport(transport.rank, second)
         transports = Transports(strategy=transport, gradients=gradients)
-        step = Step(workload, load(strategy), transports, torch.device("cpu"))
+        step = Step(load(strategy).on(workload, RANKS), transports, torch.device("cpu"))
         given = step.seeded_inputs()
         with Watched() as watched:
             step(*given)

@@ -25,7 +25,6 @@ from spbench.comm.fake import SilentTransport
 from spbench.layers import heads
 from spbench.model.transformer import Transformer
 from spbench.strategies import ulysses
-from spbench.strategies.dsp import DSP
 from spbench.sweep.first_launch import FOLDER, compare_with_first
 from spbench.worker import reference
 from spbench.worker.step import Step
@@ -219,8 +218,8 @@ def test_a_defect_from_the_third_block_on(
     """The smallest reduced workload has three blocks."""
     real = Transformer.__init__
 
-    def wrong(self: Transformer, workload: Workload, strategy: Any, comm: Any) -> None:
-        real(self, workload, strategy, comm)
+    def wrong(self: Transformer, plan: Any, comm: Any) -> None:
+        real(self, plan, comm)
         for block in self.blocks[2:] if comm.size > 1 else ():
             for residual in block.residuals:
                 residual.register_forward_hook(lambda module, given, out: (out[0] * 1.02, out[1]))
@@ -229,27 +228,6 @@ def test_a_defect_from_the_third_block_on(
     work = shape(**FIVE_BLOCKS)
     assert "differs from one device" in complaint(run_on_threads(work, "dsp", 2))
     assert "differs from one device" in verify_on_threads(work, "dsp", 2)
-
-
-def test_a_plan_of_2_67_times_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers are right, and bytes as predicted from the plan; a fixed axis may be dear, too."""
-
-    def restless(self: DSP, workload: Workload, ranks: int) -> tuple[str, ...]:
-        plan = [next(iter(workload.axes))]
-        for sublayer in workload.stack:
-            axes = self.choices(sublayer, workload, ranks)
-            plan.append(next((axis for axis in axes if axis != plan[-1]), plan[-1]))
-        return tuple(plan[1:])
-
-    round_trip = "{attention: space}, {mlp: 1}, {mlp: 1}, {attention: time}"
-    work = shape("axes-2d", block=f"[{round_trip}, {round_trip}, {{mlp: 1}}]", depth=1)
-    monkeypatch.setattr(DSP, "layout", restless)
-    for words in (complaint(run_on_threads(work, "dsp", 2)), verify_on_threads(work, "dsp", 2)):
-        assert "the layout that ran sends 2.67 times the bytes of the cheapest" in words
-    block = "[{attention: space}, {attention: space}, {attention: time}]"
-    monkeypatch.setattr(ulysses.Ulysses, "layout", lambda *_: ("space",) * 6)
-    words = verify_on_threads(shape("axes-2d", block=block), "ulysses", 2)
-    assert "the layout that ran sends 2.00 times the bytes" in words
 
 
 def copied(part: Tensor) -> Tensor:

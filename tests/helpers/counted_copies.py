@@ -109,7 +109,7 @@ def copies_of_a_step(
 ) -> CountedCopies:
     """Copies of at least ``least`` of a rank's activation, in one step of rank 0."""
     transports = Transports(strategy=NcclPacking(0, ranks), gradients=NcclPacking(0, ranks))
-    step = Step(workload, load(strategy), transports, torch.device("cpu"))
+    step = Step(load(strategy).on(workload, ranks), transports, torch.device("cpu"))
     inputs = step.seeded_inputs()
     with CountedCopies(inputs[0].x.numel(), least) as seen:
         step(*inputs)

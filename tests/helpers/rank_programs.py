@@ -68,14 +68,14 @@ def check_network(rank: int, ranks: int, folder: str) -> None:
     for name in places():
         work = find("axes-2d-uneven", "verify")
         transports = group.transports
-        step = Step(work, load(name), transports, group.device)
+        step = Step(load(name).on(work, group.size), transports, group.device)
         inputs = step.seeded_inputs()
         step(*inputs)
         transports.reset()
         with SentOverC10d(rank, ranks) as seen:
             step(*inputs)
         counted = sum(float(n) for n in transports.sent().values())
-        predicted = sum(float(n) for n in count(load(name).traffic(work, ranks), rank).values())
+        predicted = sum(float(n) for n in count(load(name).on(work, ranks).traffic, rank).values())
         results["steps"][name] = {"seen": seen.sent, "counted": counted, "predicted": predicted}
     results["largest"] = group.largest([rank, -rank])
     results["texts"] = group.gather_text("é" * rank)

@@ -119,7 +119,7 @@ def _differences(
 
 def _seen(group: ProcessGroup, strategy: Strategy, workload: Workload) -> Seen:
     transports = group.transports
-    step = Step(workload, strategy, transports, group.device)
+    step = Step(strategy.on(workload, group.size), transports, group.device)
     inputs, cotangent = step.seeded_inputs()
     transports.reset()
     with Operations(transports) as operations:

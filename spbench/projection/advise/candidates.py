@@ -36,9 +36,8 @@ def candidates(names: Sequence[str], workload: Workload, ranks: int) -> list[str
             strategy = load(variant)
             groups: object = None  # declined, in one sentence
             if not strategy.declines(workload, ranks):
-                cut = strategy.flattened(workload)
-                mesh = tuple(strategy.mesh(cut, ranks).items())
-                groups = mesh, tuple(strategy.layout(cut, ranks))
+                plan = strategy.on(strategy.flattened(workload), ranks)
+                groups = plan.mesh, plan.layout
             found.setdefault((name, groups), variant)
     return list(found.values())
 

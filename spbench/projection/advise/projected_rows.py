@@ -93,7 +93,7 @@ def _figures(each: Projection, *, is_gpu: bool) -> dict[str, Any]:
     """Columns of a step: those that a measured row has, and the interval."""
     step, work, known = each.took, each.workload, each.data
     strategy = load(each.strategy)
-    predicted = by_busiest(strategy.traffic(strategy.flattened(work), each.ranks))
+    predicted = by_busiest(strategy.on(strategy.flattened(work), each.ranks).traffic)
     same = "step_ms", "step_ms_low", "step_ms_high", "samples_per_s", "tokens_per_s"
     return {
         **{name: known[name] for name in same},

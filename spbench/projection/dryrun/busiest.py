@@ -22,7 +22,7 @@ import numpy as np
 
 from spbench.layers.heads import share_heads
 from spbench.projection.dryrun.dry_step import DryStep
-from spbench.strategies.base import Strategy
+from spbench.strategies.base import Plan
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Run, Shard, shard_sizes
@@ -33,14 +33,14 @@ Heads = tuple[int, int]
 """Query heads and key heads."""
 
 
-def ranks_to_count(workload: Workload, strategy: Strategy, ranks: int) -> list[int]:
+def ranks_to_count(plan: Plan) -> list[int]:
     """Ranks of which one has the most operations and one the most bytes, in ascending order."""
-    strategy, workload, ranks = strategy.in_a_group(workload, ranks)  # groups are alike
-    mesh = Mesh.of(strategy.mesh(workload, ranks))
-    shards, begins = _shards(workload, strategy, ranks)
+    plan = plan.group  # groups are alike
+    workload, mesh = plan.workload, plan.mesh
+    shards, begins = _shards(plan)
     facts: list[Sequence[Hashable]] = [_of_heads(workload, mesh)]
     facts += [_of_positions(shard, mesh, begins) for shard in shards]
-    facts += [_of_bytes(strategy.traffic(workload, ranks), ranks)]
+    facts += [_of_bytes(plan.traffic, plan.ranks)]
     alike: dict[Hashable, list[int]] = {}
     for rank, held in enumerate(zip(*facts, strict=True)):
         alike.setdefault(held, []).append(rank)
@@ -48,12 +48,12 @@ def ranks_to_count(workload: Workload, strategy: Strategy, ranks: int) -> list[i
     return sorted(rank for found in counted for rank in found)
 
 
-def _shards(workload: Workload, strategy: Strategy, ranks: int) -> tuple[list[Shard], bool]:
+def _shards(plan: Plan) -> tuple[list[Shard], bool]:
     """The cuts of all axes that are sharded, and of text; whether a mask makes it matter where a
     rank's positions begin."""
-    layout = strategy.layout(workload, ranks)
+    workload, layout = plan.workload, plan.layout
     pairs = dict.fromkeys(zip(workload.stack, layout, strict=True))
-    cuts = {axis: strategy.shard(workload, axis, ranks).cuts for axis in dict.fromkeys(layout)}
+    cuts = {axis: plan.shards[axis].cuts for axis in dict.fromkeys(layout)}
     begins = any(
         isinstance(each, Attention)
         and each.causal
@@ -62,8 +62,8 @@ def _shards(workload: Workload, strategy: Strategy, ranks: int) -> tuple[list[Sh
     )
     biased = {x for each, _ in pairs if _has_bias(each) for x in each.attended}
     every = [cut for of_axis in cuts.values() for cut in of_axis]
-    every += [strategy.shard(workload, axis, ranks) for axis in sorted(biased - {*cuts})]
-    return [*every, strategy.text_shard(workload, ranks)], begins
+    every += [plan.shards[axis] for axis in sorted(biased - {*cuts})]
+    return [*every, plan.text], begins
 
 
 def _has_bias(sublayer: Sublayer) -> bool:

@@ -25,7 +25,7 @@ from spbench.projection.dryrun.meta_ops import META, Known, Signature, load_comp
 from spbench.projection.dryrun.recorder import Recorder
 from spbench.projection.dryrun.storage_log import StorageLog, Stretch
 from spbench.projection.dryrun.work import Counted, summed
-from spbench.strategies.base import Strategy
+from spbench.strategies.base import Plan
 from spbench.worker.step import Step
 from spbench.workload.case import Device
 from spbench.workload.mesh import Groups
@@ -108,14 +108,12 @@ class UnsentGloo(MessageTransport, UnsentTransport):
         return self._start(messages, unpacks)
 
 
-def prepared(
-    workload: Workload, strategy: Strategy, ranks: int, rank: int, recorder: Recorder
-) -> tuple[Step, Any]:
+def prepared(plan: Plan, rank: int, recorder: Recorder) -> tuple[Step, Any]:
     """The step without an optimizer, and its inputs; messages are packed as its device does."""
     transport: type[UnsentTransport] = UnsentGloo if recorder.device == "cpu" else UnsentNccl
-    strategy_own, gradients = (transport(rank, ranks, recorder) for _ in range(2))
+    strategy_own, gradients = (transport(rank, plan.ranks, recorder) for _ in range(2))
     transports = Transports(strategy=strategy_own, gradients=gradients)
-    step = Step(workload.model_copy(update={"optimizer": "none"}), strategy, transports, META)
+    step = Step(plan, transports, META, with_optimizer=False)
     return step, step.seeded_inputs()
 
 
@@ -138,10 +136,9 @@ class DryStep:
 @final
 @dataclass(frozen=True)
 class DryRun:
-    """One rank of a strategy, ready to run steps of any workload without data."""
+    """One rank of a plan, ready to run steps without data, of its workload or a smaller one."""
 
-    strategy: Strategy
-    ranks: int
+    plan: Plan
     rank: int
     device: Device
     known: dict[Signature, Known]
@@ -153,7 +150,7 @@ class DryRun:
         recorder.storages = log = StorageLog(recorder) if with_memory else None
         load_compiler()
         with recorder:
-            step, given = prepared(workload, self.strategy, self.ranks, self.rank, recorder)
+            step, given = prepared(self.plan.rebound(workload), self.rank, recorder)
             inputs, cotangent = given
             _mark(step, workload, recorder)
             if log is not None:

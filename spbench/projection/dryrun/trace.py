@@ -27,7 +27,7 @@ from spbench.projection.dryrun.dry_step import DryRun, DryStep, UnsentNccl
 from spbench.projection.dryrun.meta_ops import META, Known, Signature
 from spbench.projection.dryrun.recorder import Recorder
 from spbench.projection.dryrun.work import Counted, Kernel, Memory, Message, Work, as_bytes
-from spbench.strategies.base import Strategy
+from spbench.strategies.base import Plan, Strategy
 from spbench.text import counted as in_words
 from spbench.workload.case import Device
 from spbench.workload.mesh import ALL, CFG, Mesh
@@ -59,15 +59,15 @@ def work(
     unfit = strategy.declines(workload, ranks)
     if unfit:
         raise Failure(unfit)
-    workload = strategy.flattened(workload)
+    plan = strategy.on(strategy.flattened(workload), ranks)
     if rank is not None and not 0 <= rank < ranks:
         raise Failure(f"rank {rank} does not exist: {in_words(ranks, 'rank')} begin at 0")
     known = {} if known is None else known
     runs = [
-        DryRun(strategy, ranks, each, device, known)
-        for each in (ranks_to_count(workload, strategy, ranks) if rank is None else [rank])
+        DryRun(plan, each, device, known)
+        for each in (ranks_to_count(plan) if rank is None else [rank])
     ]
-    few = FewBlocks.of(workload, strategy.layout(workload, ranks))
+    few = FewBlocks.of(plan.workload, plan.layout)
     done = [_work(few, run, base, with_memory) for run, base in _bases(few, runs, with_memory)]
     most = max(done, key=lambda each: each.operations)
     return replace(most, memory=max((x.memory for x in done if x.memory), key=_peak, default=None))
@@ -96,12 +96,12 @@ def _work(few: FewBlocks, run: DryRun, base: DryStep, with_memory: bool) -> Work
         few, step = few.all, base if few.growth == 1 else run(workload, with_memory=True)
         weights, total = step.weights, step.counted
     else:
-        step, weights = run(few.reduced, with_memory=with_memory), _weights(workload, run)
+        step, weights = run(few.reduced, with_memory=with_memory), _weights(run)
         total = _extrapolated(few, base, step, run)
-    predicted = _predicted(workload, run.strategy, run.ranks, run.rank)
+    predicted = _predicted(run)
     if wrong := _why_not_predicted(_sent(total), predicted):
         raise Failure(f"the dry run of rank {run.rank} {wrong}: one of the two is wrong")
-    traced = _traced(workload, run.strategy, run.ranks, total, weights)
+    traced = _traced(run.plan, total, weights)
     if not with_memory:
         return traced
     if few != few.all and runs_whole(traced.launches, weights):
@@ -112,18 +112,16 @@ def _work(few: FewBlocks, run: DryRun, base: DryStep, with_memory: bool) -> Work
 def _extrapolated(few: FewBlocks, base: DryStep, step: DryStep, run: DryRun) -> Counted:
     """Forward and backward of the whole depth; all blocks run where it does not follow."""
     total = few.extrapolated(base, step)
-    if total is None or _sent(total) != _predicted(few.whole, run.strategy, run.ranks, run.rank):
+    if total is None or _sent(total) != _predicted(run):
         total = run(few.whole).counted
     return total
 
 
-def _traced(
-    workload: Workload, strategy: Strategy, ranks: int, total: Counted, weights: list[nn.Parameter]
-) -> Work:
+def _traced(plan: Plan, total: Counted, weights: list[nn.Parameter]) -> Work:
     """All that a step launches and sends, its sums of gradients and its optimizer's update too."""
-    mesh, (own, *_) = Mesh.of(strategy.mesh(workload, ranks)), strategy.in_a_group(workload, ranks)
+    workload, mesh = plan.workload, plan.mesh
     if workload.mode == "train":
-        total = total.plus(_gradients(weights, mesh, own.holds_whole))
+        total = total.plus(_gradients(weights, mesh, plan.group.holds_whole))
         if workload.optimizer == "adamw":  # in one launch over all that a rank holds
             update = _pass(ADAMW_PASSES * sum(each.nbytes for each in weights))
             total = total.plus(Counted(Counter([update]), Counter(), 1))
@@ -144,9 +142,8 @@ def _sent(total: Counted) -> Count:
     return sent
 
 
-def _predicted(workload: Workload, strategy: Strategy, ranks: int, rank: int) -> Count:
-    traffic = strategy.traffic(workload, ranks)
-    return count([each for each in traffic if each.phase != "gradients"], rank)
+def _predicted(run: DryRun) -> Count:
+    return count([each for each in run.plan.traffic if each.phase != "gradients"], run.rank)
 
 
 def _why_not_predicted(sent: Count, predicted: Count) -> str:
@@ -159,15 +156,13 @@ def _why_not_predicted(sent: Count, predicted: Count) -> str:
     return ""
 
 
-def _weights(workload: Workload, of: DryRun) -> list[nn.Parameter]:
+def _weights(of: DryRun) -> list[nn.Parameter]:
     """The parameters of the whole model that a rank holds."""
     recorder = Recorder()
-    transport = UnsentNccl(of.rank, of.ranks, recorder)
+    transport = UnsentNccl(of.rank, of.plan.ranks, recorder)
     with recorder, META:
-        mesh = Mesh.of(of.strategy.mesh(workload, of.ranks))
-        own, part, _ = of.strategy.in_a_group(workload, of.ranks)
-        comm = Collectives(transport, mesh).along(*mesh.without(CFG))
-        model = model_of(part, own, comm).to(getattr(torch, workload.dtype))
+        comm = Collectives(transport, of.plan.mesh).along(*of.plan.mesh.without(CFG))
+        model = model_of(of.plan.group, comm).to(getattr(torch, of.plan.workload.dtype))
     return list(model.parameters())
 
 

@@ -141,7 +141,7 @@ def _steps(
         # With few key heads a grid of ranks is a single column, which is no smaller group.
         alike = part.model_copy(update={"kv_heads": None})
         meshes = {
-            name: each.mesh(each.flattened(alike), ranks)
+            name: dict(each.on(each.flattened(alike), ranks).mesh.axes)
             for name, each in able(alike, ranks).items()
         }
         grouped = [x for x in rest if sum(n > 1 for n in meshes[x].values()) > 1]

@@ -190,7 +190,7 @@ def timed_calls(
     what no description holds, such as infinity. ``known``: what dry runs as on ``device`` share."""
     workload, recorder = strategy.flattened(workload), Recorder(device, known)
     with recorder:
-        step, given = prepared(workload, strategy, ranks, 0, recorder)
+        step, given = prepared(strategy.on(workload, ranks), 0, recorder)
         with recorder.recording():
             step(*given)
     for signature, kernel in recorder.calls():

@@ -123,7 +123,7 @@ def test_counted_operations_of_a_causal_ring_are_balanced(ranks: int) -> None:
         transports = Transports(
             strategy=transport, gradients=ThreadTransport(transport.rank, second)
         )
-        step = Step(work, load("rsa"), transports, CPU)
+        step = Step(load("rsa").on(work, ranks), transports, CPU)
         mine, cotangent = step.seeded_inputs()
         with lock:  # entering the mode patches modules
             counter = FlopCounterMode(display=False)

@@ -32,7 +32,7 @@ def real_peak(shape: Workload, strategy: str, ranks: int, pack: type[UnsentTrans
     """Peak of the storages of rank 0's step on a CPU, whose messages are packed and not sent."""
     strategy_own, gradients = (pack(0, ranks, Recorder()) for _ in range(2))
     transports = Transports(strategy=strategy_own, gradients=gradients)
-    step = Step(shape, load(strategy), transports, torch.device("cpu"))
+    step = Step(load(strategy).on(shape, ranks), transports, torch.device("cpu"))
     inputs, cotangent = step.seeded_inputs()
     step(inputs, cotangent)  # the first makes the optimizer's state
     step.model.zero_grad(set_to_none=True)

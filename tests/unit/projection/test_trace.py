@@ -135,7 +135,7 @@ class Calls(TorchDispatchMode):
 def test_calls_are_those_of_a_step_with_data() -> None:
     """Those that pack gradients are counted, too, and what blocks that do not run would call."""
     deep, counted = workload(), Calls()
-    step = Step(deep, load("dsp"), silent_transports(0, 1), torch.device("cpu"))
+    step = Step(load("dsp").on(deep, 1), silent_transports(0, 1), torch.device("cpu"))
     given = step.seeded_inputs()
     with counted:
         step(*given)

@@ -70,7 +70,7 @@ def test_gradients_of_nothing_but_rounding() -> None:
 def alone(dtype: str = "float64") -> Step:
     """One device's step, without a gate around it."""
     return Step(
-        shape("axes-2d", *BLOCKS, f"dtype={dtype}"), OneDevice(), silent_transports(0, 1), CPU
+        OneDevice().on(shape("axes-2d", *BLOCKS, f"dtype={dtype}"), 1), silent_transports(0, 1), CPU
     )
 
 

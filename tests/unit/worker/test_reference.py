@@ -53,7 +53,7 @@ def test_the_model_computes_what_its_workload_says(name: str) -> None:
     """Every kind of sublayer, norm, position and modulation, in float64."""
     work = with_settings(find(name, "verify"), ["dtype=float64", "mode=forward", "optimizer=none"])
     alone = silent_transports(0, 1)
-    model = Step(work, OneDevice(), alone, torch.device("cpu")).model
+    model = Step(OneDevice().on(work, 1), alone, torch.device("cpu")).model
     given = inputs.seeded(work, seed=0).map(lambda x: x.double())
     with torch.no_grad():
         output, wanted = model(given), naive(work, dict(model.named_parameters()), given)

@@ -19,7 +19,7 @@ CPU = torch.device("cpu")
 def step_of(**settings: Any) -> Step:
     """A rank's share of a step on two ranks."""
     work = with_settings(find("axes-2d", "verify"), [f"{k}={v}" for k, v in settings.items()])
-    return Step(work, load("ulysses"), silent_transports(0, 2), CPU)
+    return Step(load("ulysses").on(work, 2), silent_transports(0, 2), CPU)
 
 
 @pytest.mark.parametrize("mode", ["train", "forward"])

@@ -442,7 +442,7 @@ def test_a_mask_over_projected_keys_hides_nothing(projection: dict[str, int], se
         with pytest.raises(ValidationError, match="both causal and projection"):
             Workload.model_validate(data)
     alone = silent_transports(0, 1)
-    step = Step(workload, OneDevice(), alone, CPU)
+    step = Step(OneDevice().on(workload, 1), alone, CPU)
     mine, _ = step.seeded_inputs(torch.float32)
     step.model(mine)[:, 0].sum().backward()
     assert mine.x.grad is not None
