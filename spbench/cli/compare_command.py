@@ -21,13 +21,7 @@ from spbench.report.markdown import changes_part, strategies_part
 from spbench.report.run_table import show_findings
 from spbench.report.strategy_table import show_comparison
 from spbench.report.tables import print_data
-from spbench.results.find_run import (
-    find_run,
-    not_there_yet,
-    read_latest,
-    reference_of,
-    way_on,
-)
+from spbench.results.find_run import find_run, not_there_yet, read_latest, reference_of, way_on
 from spbench.results.run_json import folder_of_run
 from spbench.text import counted
 
