@@ -4,7 +4,7 @@
 
 Times forward and backward of torch's scaled_dot_product_attention in bfloat16 (median, ms), and
 prints the operations per second of both together. Cross-attention is tried with the text whole and
-in pieces (``spbench/layers/cross_attention.py``).
+in pieces (``spbench/layers/attention.py``).
 """
 
 from __future__ import annotations
@@ -17,9 +17,8 @@ from device_clock import ms_of
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from spbench.layers import cross_attention as layer
-from spbench.layers.attention import Scores, attend_whole
-from spbench.layers.cross_attention import cross_attend
+from spbench.layers import attention as layer
+from spbench.layers.attention import Scores, attend_whole, cross_attend
 
 BACKENDS = {
     "flash": SDPBackend.FLASH_ATTENTION,

@@ -250,7 +250,7 @@ def main() -> int:
         return 2
     device = torch.device(flags.device)
     with fastest_kernels(device):
-        step = Step(work, load(flags.strategy), silent_transports(0, 1), device)
+        step = Step(load(flags.strategy).on(work, 1), silent_transports(0, 1), device)
         model = with_weights_of(step)
         given, cotangent = step.seeded_inputs()
         found = differences(step, model, given, cotangent)

@@ -82,7 +82,7 @@ def rank_main(
     observer = Observer(heartbeat=heartbeat)
     loaded = load(strategy)
     work = loaded.flattened(find(workload))
-    step = Step(work, loaded, group.transports, group.device, observer=observer)
+    step = Step(loaded.on(work, group.size), group.transports, group.device, observer=observer)
     inputs, cotangent = step.seeded_inputs()
     watch = Stopwatch(group=group, now_s=time.perf_counter)
 

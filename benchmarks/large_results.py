@@ -25,9 +25,9 @@ from dataclasses import asdict
 from itertools import product
 from pathlib import Path
 
-from spbench.results.iterations import write_samples
+from spbench.results.hand_over import Sample
 from spbench.results.record import COLUMNS, Record
-from spbench.results.sample import Sample
+from spbench.results.samples import write_samples
 from spbench.sweep.run_folder import as_in_run_json
 from spbench.workload.case import Case, Cell
 from spbench.workload.catalogue import find

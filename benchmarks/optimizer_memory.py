@@ -18,7 +18,8 @@ from spbench.comm.fake import silent_transports
 from spbench.model.transformer import Transformer
 from spbench.strategies.registry import load, places
 from spbench.workload.catalogue import find, with_settings
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.fields import DTYPE_BYTES
+from spbench.workload.workload import Workload
 
 MIXED_BYTES = 12
 
@@ -32,7 +33,7 @@ def most_weights(work: Workload, strategy: str, ranks: int) -> int:
     def held(rank: int) -> int:
         comm = Collectives(silent_transports(rank, ranks).strategy)
         with torch.device("meta"):
-            model = Transformer(cut, loaded, comm)
+            model = Transformer(loaded.on(cut, comm.size), comm)
         return sum(weight.numel() for weight in model.parameters())
 
     return max(map(held, range(ranks)))

@@ -59,7 +59,7 @@ def report(work: Workload, strategy: str, ranks: int, flop_per_s: float) -> None
     device = torch.device("cuda", 0)
     group = ShareOfGroup(device, ranks)
     loaded = load(strategy)
-    step = Step(loaded.flattened(work), loaded, group.transports, device)
+    step = Step(loaded.on(loaded.flattened(work), group.size), group.transports, device)
     inputs, cotangent = step.seeded_inputs()
     step_ms = ms_of(lambda: step(inputs, cotangent), 5)
     began_s = time.perf_counter()

@@ -29,10 +29,9 @@ import torch.distributed as dist
 import torch.multiprocessing as mp
 from torch import Tensor
 
-from spbench.comm.collectives import Collectives
+from spbench.comm.collectives import Collectives, make_whole
 from spbench.comm.group import ProcessGroup
 from spbench.comm.packing import Cut, Cuts, pack, splits, unpacked
-from spbench.comm.resharding import make_whole
 from spbench.comm.transport import DONE, Handle, Several, Transport
 from spbench.workload.mesh import Groups
 from spbench.workload.sharding import Shard

@@ -84,7 +84,7 @@ def as_rank(strategy: str, workload: str, settings: Sequence[str]) -> None:
     loaded, work = load(strategy), with_settings(find(workload), list(settings))
     if hasattr(loaded, "flattened"):  # older commits cut the axes of the model
         work = loaded.flattened(work)
-    step = Step(work, loaded, group.transports, group.device)
+    step = Step(loaded.on(work, group.size), group.transports, group.device)
     given = step.seeded_inputs()
     for line in sys.stdin:
         request = line.strip()

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 
 from spbench.comm.fake import silent_transports
-from spbench.layers.watching import WatchingMode
+from spbench.layers.dispatch_modes import WatchingMode
 from spbench.strategies.registry import load
 from spbench.worker.step import Step
 from spbench.workload.workload import Workload
@@ -68,7 +68,7 @@ class Kernels(WatchingMode):
 def kernels_of(strategy: str, work: Workload) -> Kernels:
     """What rank 0 calls in a step with silent collectives."""
     loaded, alone = load(strategy), silent_transports(0, RANKS)
-    step = Step(loaded.flattened(work), loaded, alone, torch.device("cpu"))
+    step = Step(loaded.on(loaded.flattened(work), RANKS), alone, torch.device("cpu"))
     with Kernels() as kept:
         step(*step.seeded_inputs())
     return kept

@@ -95,7 +95,7 @@ def measure(
         return Measured(declined=declined)
     work = strategy.flattened(work)
     transports = group.transports
-    step = Step(work, strategy, transports, group.device)
+    step = Step(strategy.on(work, group.size), transports, group.device)
     inputs, cotangent = step.seeded_inputs()
     for _ in range(WARM_UP):
         transports.reset()

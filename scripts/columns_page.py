@@ -2,18 +2,11 @@
 
 from __future__ import annotations
 
-import re
 import textwrap
-from typing import Final
 
-from column_meanings import MEANINGS
+from spbench.results.record import REQUIRED, SCHEMA_VERSION, columns
+from spbench.results.runs_csv import column_types
 
-from spbench.results.cell_values import column_types
-from spbench.results.record import COLUMNS, REQUIRED, SCHEMA_VERSION
-
-UNIT = re.compile(r"_(ms|bytes|mhz|w|c)(?=_|$)|(?<!per)_(s)$")
-UNITS: Final = {"mhz": "MHz", "w": "W", "c": "°C"}
-"""Units whose sign is not what stands in the names of columns."""
 PAGE = """# Columns of runs.csv
 
 One row is one launch of a case, measured or failed. `spbench.read_runs(path)` gives the rows as a
@@ -41,21 +34,12 @@ def page() -> str:
     """docs/columns.md, whole."""
     kinds = column_types()
     rows = (
-        f"| `{name}` | {kinds[name].__name__} | {unit(name)} | {MEANINGS[name]} |"
-        for name in COLUMNS
+        f"| `{name}` | {kinds[name].__name__} | {column.unit} | {column.meaning} |"
+        for name, column in columns().items()
     )
     names = ", ".join(f"`{name}`" for name in REQUIRED)
     required = textwrap.fill(f"Never blank: {names}.", 100)
     return PAGE.format(required=required, version=SCHEMA_VERSION, table="\n".join(rows))
-
-
-def unit(name: str) -> str:
-    """The unit that stands in a column's name; blank for a text, a count or a rate."""
-    match = UNIT.search(name)
-    if match is None or column_types()[name] is str:
-        return ""
-    unit = match[1] or match[2]
-    return UNITS.get(unit, unit)
 
 
 if __name__ == "__main__":

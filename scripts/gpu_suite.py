@@ -20,13 +20,13 @@ from pathlib import Path
 from typing import Any
 
 from spbench.errors import ResultsError
-from spbench.results.reading import latest, read_runs, records_of
 from spbench.results.record import Record
+from spbench.results.runs_csv import latest, read_runs, records_of
 from spbench.workload.catalogue import find, with_settings
+from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.flops import parameters, step_flops
-from spbench.workload.step_traffic import shared_length
-from spbench.workload.traffic import PHASES
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.traffic import PHASES, shared_length
+from spbench.workload.workload import Workload
 
 FLOP_PER_S = 4e14
 """What a large step reaches on an H200 in bfloat16, norms and copies included."""

@@ -9,12 +9,12 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from spbench.comm.sequence_group import SequenceGroup
+    from spbench.own_model.module_step import ProofError
+    from spbench.own_model.prove import Proof, prove
+    from spbench.own_model.sequence_group import SequenceGroup
     from spbench.report.notebook_plot import plot
-    from spbench.results.iterations import read_samples
-    from spbench.results.reading import read_runs
-    from spbench.worker.module_step import ProofError
-    from spbench.worker.prove import Proof, prove
+    from spbench.results.runs_csv import read_runs
+    from spbench.results.samples import read_samples
 
 __all__ = [
     "Proof",
@@ -28,13 +28,13 @@ __all__ = [
 ]
 __version__ = "0.1.0"
 HOMES = {
-    "Proof": "spbench.worker.prove",
-    "ProofError": "spbench.worker.module_step",
-    "SequenceGroup": "spbench.comm.sequence_group",
+    "Proof": "spbench.own_model.prove",
+    "ProofError": "spbench.own_model.module_step",
+    "SequenceGroup": "spbench.own_model.sequence_group",
     "plot": "spbench.report.notebook_plot",
-    "prove": "spbench.worker.prove",
-    "read_runs": "spbench.results.reading",
-    "read_samples": "spbench.results.iterations",
+    "prove": "spbench.own_model.prove",
+    "read_runs": "spbench.results.runs_csv",
+    "read_samples": "spbench.results.samples",
 }
 """Where each public name is defined."""
 

@@ -14,12 +14,12 @@ from typing import Any, final
 from markdown import brief, table
 from paper_facts import facts
 
+from spbench.projection.advise.project import project
 from spbench.projection.against import ENGINE
-from spbench.projection.cost import Mode, cost
-from spbench.projection.hardware import find as find_cluster
-from spbench.projection.interval import COMPUTE, Cost
-from spbench.projection.project import project, works
-from spbench.projection.work import Work
+from spbench.projection.costmodel.hardware import find as find_cluster
+from spbench.projection.costmodel.step_time import COMPUTE, Cost, Mode, cost
+from spbench.projection.dryrun.rank_work import works
+from spbench.projection.dryrun.work import Work
 from spbench.workload.catalogue import find, with_settings
 
 FORMS = ("ulysses", "ulysses:every-attention")
@@ -83,7 +83,9 @@ def projected_point(point: dict[str, Any]) -> FigurePoint:
     workload = with_settings(find(figure["workload"]), settings)
     cluster, ranks = find_cluster(figure["cluster"]), point["ranks"]
     # The figure's whiskers are those of the rows that this function makes: one band for both.
-    own, *others = project(workload, cluster, ("dsp", *FORMS), [ranks], Mode(), works(cluster))
+    own, *others = project(
+        workload, cluster, ("dsp", *FORMS), [ranks], Mode(), works(cluster.device.runs_on)
+    )
     assert own.work is not None
     return FigurePoint(
         ranks=point["ranks"],

@@ -9,11 +9,12 @@ from typing import final
 from markdown import brief, table
 from paper_facts import facts
 
-from spbench.projection.cost import Mode
-from spbench.projection.hardware import find as find_cluster
-from spbench.projection.project import project, works
+from spbench.projection.advise.project import project
+from spbench.projection.costmodel.hardware import find as find_cluster
+from spbench.projection.costmodel.step_time import Mode
+from spbench.projection.dryrun.rank_work import works
 from spbench.strategies.registry import expand_names
-from spbench.workload.sweep_file import load_sweep
+from spbench.workload.sweeps import load_sweep
 from spbench.workload.workload import Workload
 
 OWN = "dsp"

@@ -15,12 +15,12 @@ from markdown import table
 from paper_facts import facts
 from scipy.optimize import brentq
 
-from spbench.projection.capacity import Peak, capacity_of
-from spbench.projection.hardware import find as find_cluster
-from spbench.projection.memory_question import MemoryQuestion
+from spbench.projection.advise.capacity import MemoryQuestion, Peak, capacity_of
+from spbench.projection.costmodel.hardware import find as find_cluster
 from spbench.results.capacities import BATCH
 from spbench.workload.catalogue import find, with_settings
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.fields import DTYPE_BYTES
+from spbench.workload.workload import Workload
 
 OWN, BASELINE = "rsa", "megatron-tp"
 RESERVE = 0.08

@@ -13,9 +13,9 @@ from paper_facts import facts
 
 from spbench.strategies.registry import load
 from spbench.workload.catalogue import find, with_settings
-from spbench.workload.sent_counts import count
-from spbench.workload.traffic import Transfer
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.fields import DTYPE_BYTES
+from spbench.workload.traffic import Transfer, count
+from spbench.workload.workload import Workload
 
 RANKS = (2, 4, 8, 16)
 LAYER = "block=[{attention: space}, {mlp: 4}, {attention: time}, {mlp: 4}]"
@@ -42,7 +42,7 @@ def layer_bytes(
 
 def _transfers(workload: Workload, strategy: str, ranks: int, depth: int) -> list[Transfer]:
     loaded, work = load(strategy), with_settings(workload, [f"depth={depth}"])
-    return loaded.traffic(loaded.flattened(work), ranks)
+    return loaded.on(loaded.flattened(work), ranks).traffic
 
 
 def dsp_table() -> str:

@@ -14,8 +14,8 @@ from operator import attrgetter
 
 import pandas
 
-from spbench.results.reading import records_of
 from spbench.results.record import Record
+from spbench.results.runs_csv import records_of
 from spbench.results.variables import ASKED, read_column
 from spbench.text import grouped
 

@@ -22,8 +22,8 @@ from spbench.analysis.findings import (
     volume_difference,
 )
 from spbench.analysis.launches import CaseRows, cases_by, launches_by
-from spbench.results.iterations import steps_by_row
 from spbench.results.record import COLUMNS, Record
+from spbench.results.samples import steps_by_row
 
 SAME_LAUNCHES = "both runs hold the same launches"
 CASE = ["run", "case"]

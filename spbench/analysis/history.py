@@ -15,7 +15,7 @@ from spbench.analysis.comparable import COMPUTES, in_panels, mismatch, setups_of
 from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.findings import Finding, Margins, Metric
 from spbench.analysis.verdict import ALPHA
-from spbench.results.reading import records_of
+from spbench.results.runs_csv import records_of
 from spbench.workload.traffic import PHASES
 
 WORSE = {"time": "slower", "memory": "changed", "volume": "changed", "status": "broke"}

@@ -13,8 +13,8 @@ import pandas
 
 from spbench.analysis.comparable import Setup, in_panels, setups_of
 from spbench.analysis.intervals import LEAST_LAUNCHES, geometric_mean
-from spbench.results.reading import records_of
 from spbench.results.record import Record
+from spbench.results.runs_csv import records_of
 from spbench.text import counted
 
 SPEEDS_ALIKE = 0.05

@@ -15,8 +15,8 @@ from spbench.analysis.comparable import mismatch
 from spbench.analysis.intervals import LEAST_LAUNCHES, error_of, exp, freedom_of, quantile
 from spbench.analysis.launches import launches_by
 from spbench.analysis.verdict import ALPHA, LAUNCHES, MAX_SLOWDOWN, MOST_TIMES, SHARES
-from spbench.results.reading import records_of
 from spbench.results.record import Record
+from spbench.results.runs_csv import records_of
 
 MOST_OF_CHECK = LAUNCHES * MOST_TIMES
 POWER = 0.9

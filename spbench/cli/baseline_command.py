@@ -27,7 +27,7 @@ from spbench.results.find_run import (
     reference_of,
 )
 from spbench.results.provenance import distinct
-from spbench.results.reading import latest, read_runs, records_of
+from spbench.results.runs_csv import latest, read_runs, records_of
 from spbench.text import counted
 
 SPARE = ("torch", "commit", "gpu", "started", "launches", "run")

@@ -13,7 +13,7 @@ from spbench.cli.cluster_options import cluster_of, nodes_options
 from spbench.cli.help_page import HelpPage
 from spbench.cli.selection import choose_workload, parse_ranks
 from spbench.errors import DONE, SOME_FAILED, Failure
-from spbench.report.live_line import loading_torch
+from spbench.report.progress import loading_torch
 from spbench.results.find_run import RESULTS
 from spbench.sweep.devices import choose_device, default_ranks
 from spbench.worker.fault_injection import refuse_fault
@@ -97,9 +97,9 @@ def command(
     _check_links(onto, max(ranks), on, has_network=node is not None or link_rate is not None)
     chosen = [choose_workload(each, []) for each in workloads]
     with loading_torch():
-        from spbench.projection.calibrate import calibrate, write
-        from spbench.projection.hardware import find
-        from spbench.projection.scaled import link_rate as rate_of
+        from spbench.projection.costmodel.hardware import find
+        from spbench.projection.costmodel.sensitivity import link_rate as rate_of
+        from spbench.projection.microbench.calibrate import calibrate, write
     joined = None if onto is None else find(onto)
     if joined is not None:
         _check_kind(f"--onto {onto}", joined.device.runs_on, on)
@@ -139,9 +139,9 @@ def _imported(name: str, logs: Sequence[Path], onto: str | None, path: Path) -> 
         )
     _check_writable(path)
     with loading_torch():
-        from spbench.projection.calibrate import write
-        from spbench.projection.hardware import find
-        from spbench.projection.imported_links import said, with_logs
+        from spbench.projection.costmodel.hardware import find
+        from spbench.projection.microbench.calibrate import write
+        from spbench.projection.microbench.imported_links import said, with_logs
     imported = with_logs(name, find(onto), logs)
     write(imported.cluster, path)
     for line in said(imported):

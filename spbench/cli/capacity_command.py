@@ -12,8 +12,7 @@ from spbench.cli.help_page import HelpPage
 from spbench.cli.selection import choose_workload, rank_counts
 from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.launch.launcher import Deadlines
-from spbench.projection.capacity_table import rows_of, show_capacities
-from spbench.report.live_line import loading_torch, watched
+from spbench.report.progress import loading_torch, watched
 from spbench.report.tables import print_json
 from spbench.results.capacities import (
     BATCH,
@@ -22,7 +21,7 @@ from spbench.results.capacities import (
     read_capacities,
     write_capacities,
 )
-from spbench.results.environment import cpu_name
+from spbench.results.machine import cpu_name
 from spbench.sweep.devices import choose_device, visible_gpus, why_not_here
 from spbench.text import quoted
 from spbench.worker.fault_injection import refuse_fault
@@ -30,7 +29,7 @@ from spbench.workload.case import MAX_RANKS, Device
 from spbench.workload.workload import Workload
 
 if TYPE_CHECKING:
-    from spbench.projection.capacity import Capacity
+    from spbench.projection.advise.capacity import Capacity
 
 SIZES = {"": 1, "M": 10**6, "G": 10**9, "T": 10**12, "Mi": 2**20, "Gi": 2**30, "Ti": 2**40}
 
@@ -111,28 +110,28 @@ def command(
     _refuse(work, grows, counts, on if measure else None, out)
     budget = _budget(memory, on) * (1.0 if measure else 1.0 - reserve)
     with loading_torch():
-        from spbench.projection import memory_question
+        from spbench.projection.advise import capacity
 
-    asked = memory_question.questions(work, names, counts, grows)
+    asked = capacity.questions(work, names, counts, grows)
     if measure:
         deadlines = Deadlines(launch_s=timeout, hang_s=hang_after)
-        sizes = memory_question.tried(asked, budget, on, deadlines)
+        sizes = capacity.tried(asked, budget, on, deadlines)
         tried_on, how = _tried_on(on), "as ranks of this machine tried"
     else:
         on = "cpu" if device == "cpu" else "cuda"  # a dry run needs no GPU
-        sizes = memory_question.foreseen(asked, budget, on)
+        sizes = capacity.foreseen(asked, budget, on)
         tried_on, how = None, f"by dry runs, {100 * reserve:g} % of its memory left free"
     found: list[Capacity] = []
     try:
         for each in watched(sizes, [each.label for each in asked], "sizes"):
             found.append(each)
             if out is not None:
-                write_capacities(rows_of([each], work, budget, tried_on), out)
+                write_capacities(capacity.rows_of([each], work, budget, tried_on), out)
     finally:  # hours of trials may come before one that fails
         if as_json:
-            print_json(rows_of(found, work, budget, tried_on))
+            print_json(capacity.rows_of(found, work, budget, tried_on))
         elif found:
-            show_capacities(found, work, budget, how)
+            capacity.show_capacities(found, work, budget, how)
         _say_where(out)
     return DONE if any(each.largest is not None for each in found) else SOME_FAILED
 

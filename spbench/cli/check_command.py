@@ -25,7 +25,7 @@ from spbench.regression.accepting import apply_accepted
 from spbench.regression.base_and_head import Checked, CheckOptions
 from spbench.regression.check import against_baseline, against_commit, against_run
 from spbench.regression.check_report import Export, check_writable, junit, report
-from spbench.report.pull_request import block_of_changes
+from spbench.report.markdown import block_of_changes
 from spbench.results.accepted import NAME, read_accepted
 from spbench.text import did_you_mean, quoted
 from spbench.worker.fault_injection import planted_fault

@@ -9,17 +9,16 @@ import pandas
 
 from spbench.analysis.compare import MARGIN
 from spbench.analysis.compare_runs import compare_runs
-from spbench.analysis.compare_strategies import compare_strategies
+from spbench.analysis.compare_strategies import Line, compare_strategies
 from spbench.analysis.findings import Margins
 from spbench.analysis.launches import cases_of
-from spbench.analysis.strategy_line import Line
 from spbench.analysis.verdict import judged
 from spbench.analysis.waiting import Waiting, waiting
 from spbench.cli import completion, options
 from spbench.cli.help_page import HelpPage
 from spbench.errors import CANNOT_JUDGE, DONE, Failure
 from spbench.report import markdown
-from spbench.report.pull_request import changes_part, strategies_part
+from spbench.report.markdown import changes_part, strategies_part
 from spbench.report.run_table import show_findings
 from spbench.report.strategy_table import show_comparison
 from spbench.report.tables import print_data

@@ -17,16 +17,16 @@ from spbench.cli.selection import (
     parse_ranks,
     refuse_flags,
 )
-from spbench.doctor.diagnosis import DeviceChoice
 from spbench.doctor.examine import examine
+from spbench.doctor.machine_checks import DeviceChoice
 from spbench.errors import DONE, UNFIT, Failure
 from spbench.launch.torchrun import joined_ranks
 from spbench.report.doctor_table import show_diagnoses, show_links
 from spbench.report.tables import print_json
 from spbench.results.cuda_driver import cuda_gpus
-from spbench.results.environment import VISIBLE, is_cudas_to_say, visible
 from spbench.results.find_run import RESULTS
 from spbench.results.link_report import keep
+from spbench.results.machine import VISIBLE, is_cudas_to_say, visible
 from spbench.results.nvml import GpuState, NvmlReport, read_nvml
 from spbench.sweep.devices import MAX_PROCESSES, choose_device
 from spbench.text import counted
@@ -71,7 +71,7 @@ def command(
     as_json: bool,
     **_: Any,
 ) -> int:
-    """Check whether this machine is fit: software, GPUs, limits, noise, and every collective.
+    """Check whether this machine is fit: software, GPUs, cores, memory, and every collective.
 
     Two ranks, then all, exchange known numbers through every collective. Each check is ok, warn
     (figures may suffer) or fail (runs would fail, or be wrong); warn and fail come with a remedy.

@@ -129,8 +129,8 @@ def _about_a_workload(error: click.ClickException, ctx: Any) -> str:
         return ""
     if error.option_name in ("-w", "--workload") and "workload" in takes:
         return f"{message} The workload stands alone: {ctx.command_path} dsp-720m"
-    from spbench.workload.validation_errors import OTHER_NAMES
     from spbench.workload.workload import Workload
+    from spbench.workload.yaml_file import OTHER_NAMES
 
     flag, word = error.option_name, error.option_name.lstrip("-").replace("-", "_")
     field = OTHER_NAMES.get(word, word)

@@ -12,7 +12,7 @@ from spbench.analysis.verdict import judged
 from spbench.cli import completion, options
 from spbench.cli.help_page import HelpPage
 from spbench.cli.selection import repeated_flags
-from spbench.report.pull_request import block_of_changes, block_of_run, changes_in_words
+from spbench.report.markdown import block_of_changes, block_of_run, changes_in_words
 from spbench.results.find_run import find_run, read_latest, reference_of, samples_of_turns
 from spbench.results.provenance import provenance
 from spbench.text import quoted

@@ -12,11 +12,9 @@ from spbench.analysis.history import Series, histories
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage
 from spbench.errors import Failure, writing
-from spbench.report.history_table import show_histories
+from spbench.report.run_table import show_histories
 from spbench.report.tables import print_json
-from spbench.results.chosen_rows import select_rows
-from spbench.results.find_run import RESULTS
-from spbench.results.kept_history import kept_rows
+from spbench.results.find_run import RESULTS, kept_rows, select_rows
 
 
 @click.command("history", cls=HelpPage)

@@ -12,18 +12,18 @@ import pandas
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage
 from spbench.errors import ResultsError, or_none
-from spbench.projection import hardware
+from spbench.projection.costmodel import hardware
 from spbench.report import units
 from spbench.report.fit_width import Grid
 from spbench.report.tables import console, print_json, show_fitting
 from spbench.results.find_run import RESULTS, not_there_yet
-from spbench.results.reading import frame_of, latest, read_runs
 from spbench.results.run_json import case_of, read_run
+from spbench.results.runs_csv import frame_of, latest, read_runs
 from spbench.strategies.registry import SUMMARIES, expand_names, places
 from spbench.workload.catalogue import find
 from spbench.workload.config_names import names
 from spbench.workload.flops import parameters, step_flops
-from spbench.workload.sweep_file import load_sweep
+from spbench.workload.sweeps import load_sweep
 
 WORDS = {
     **{"strategies": (0, 1), "workloads": (0, 1), "sweeps": (0, 1, 2, 5)},

@@ -12,14 +12,17 @@ from spbench.cli.help_page import HelpPage
 from spbench.errors import Failure, writing
 from spbench.report.tables import print_paths
 from spbench.results.capacities import has_capacities
-from spbench.results.chosen_rows import Chosen, capacities_beside, chosen_capacities, select_rows
 from spbench.results.find_run import (
     RESULTS,
     RUNS,
+    Chosen,
+    capacities_beside,
+    chosen_capacities,
     drawn_beside,
     find_run,
     read_latest,
     reference_of,
+    select_rows,
 )
 from spbench.results.run_json import folder_of_run
 

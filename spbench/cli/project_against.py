@@ -6,7 +6,7 @@ import click
 
 from spbench.cli.selection import refuse_flags
 from spbench.errors import DONE, Failure
-from spbench.report.live_line import loading_torch
+from spbench.report.progress import loading_torch
 from spbench.report.projection_table import show_errors, show_scores
 from spbench.report.tables import print_json
 from spbench.results.find_run import find_run
@@ -43,9 +43,9 @@ def print_against(
 
     points = read(default_folder() if place == PACKAGED else Path(place))
     with loading_torch():
-        from spbench.layers.watching import norms_of_single_operations
+        from spbench.layers.dispatch_modes import norms_of_single_operations
         from spbench.projection.against import score
-        from spbench.projection.project import works
+        from spbench.projection.dryrun.rank_work import works
         from spbench.projection.score import summary
     with norms_of_single_operations():
         work_of = works()
@@ -61,8 +61,8 @@ def print_against(
 def _against_run(run: Path, cluster: str, link_rate: str | None, *, as_json: bool) -> int:
     """Prints measured steps of a run beside their projection to the cluster."""
     with loading_torch():
-        from spbench.projection.own_run import beside, judged, measured
-        from spbench.projection.scaled import cluster_at
+        from spbench.projection.advise.own_run import beside, judged, measured
+        from spbench.projection.costmodel.sensitivity import cluster_at
     cases = beside(measured(find_run(run)), cluster_at(cluster, link_rate))
     rows, total = [each.data for each in cases], judged(cases)
     if as_json:

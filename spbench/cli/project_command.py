@@ -12,16 +12,16 @@ from spbench.cli.help_page import HelpPage
 from spbench.cli.project_against import PACKAGED, print_against
 from spbench.cli.selection import choose_workload, rank_counts, settings_of
 from spbench.errors import DONE, SOME_FAILED, Failure
-from spbench.report.live_line import DRY_RUNS, loading_torch, watched
+from spbench.report.progress import DRY_RUNS, loading_torch, watched
 from spbench.report.projection_table import print_csv, show_projections
 from spbench.report.tables import print_json
 from spbench.sweep.run_folder import output_folder
 from spbench.text import quoted
 
 if TYPE_CHECKING:
-    from spbench.projection.cost import Mode
-    from spbench.projection.hardware import Cluster
-    from spbench.projection.project import Projection
+    from spbench.projection.advise.project import Projection
+    from spbench.projection.costmodel.hardware import Cluster
+    from spbench.projection.costmodel.step_time import Mode
     from spbench.workload.workload import Workload
 
 
@@ -100,8 +100,8 @@ def command(
     if share is not None and (compiled or kernel):
         raise Failure("--share measured kernels as they ran; leave out --compiled and --kernel")
     with loading_torch():
-        from spbench.projection.cost import Mode
-        from spbench.projection.scaled import cluster_at
+        from spbench.projection.costmodel.sensitivity import cluster_at
+        from spbench.projection.costmodel.step_time import Mode
     mode, on = Mode(compiled=compiled, attention_kernel=kernel), cluster_at(cluster, link_rate)
     ranks = ranks if gpus else [min(ranks[0], on.most_ranks or ranks[0])]
     asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
@@ -129,14 +129,13 @@ def project_all(
 ) -> "list[Projection]":
     """Every case of every size; with a share it says on stderr whose computation is measured.
     ``asked``: words that name the workload; ``lengths``: the value of ``--axis``, if any."""
-    from spbench.projection.project import project, which_are_measured, works
-    from spbench.projection.rank_work import forked
-    from spbench.projection.shares import read_shares
+    from spbench.projection.advise.project import project, read_shares, which_are_measured
+    from spbench.projection.dryrun.rank_work import forked, works
 
     shares = read_shares(share, cluster)
     every = [(size, name, count) for size in sizes for count in ranks for name in strategies]
     fitting = [case for case in every if case[2] <= (cluster.most_ranks or case[2])]
-    with forked(works(cluster, with_memory=True), fitting) as work_of:
+    with forked(works(cluster.device.runs_on, with_memory=True), fitting) as work_of:
         cases = (
             case
             for size in sizes
@@ -152,7 +151,7 @@ def project_all(
 
 def _write(projected: "Sequence[Projection]", folder: Path, mode: "Mode") -> None:
     """Writes the rows, and says on stderr what shows them."""
-    from spbench.projection.projected_rows import write_rows
+    from spbench.projection.advise.projected_rows import write_rows
 
     write_rows(projected, folder, mode, sys.argv)
     click.echo(f"rows in {folder}; see them with: {quoted('spbench', 'plot', folder)}", err=True)

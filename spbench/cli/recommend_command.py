@@ -13,7 +13,7 @@ from spbench.cli.project_command import project_all
 from spbench.cli.run_command import exit_code, show_finished
 from spbench.cli.selection import choose_workload, rank_counts
 from spbench.errors import DONE, Failure
-from spbench.report.live_line import loading_torch
+from spbench.report.progress import loading_torch
 from spbench.report.tables import print_json
 from spbench.sweep.devices import choose_device, why_not_here
 from spbench.worker.fault_injection import refuse_fault
@@ -65,11 +65,10 @@ def command(
     work, names, counts = _asked(workload, settings, strategies, gpus)
     on = choose_device(device, starts=measure)
     with loading_torch():
-        from spbench.projection import advice
-        from spbench.projection.candidates import candidates, refuse_to_measure
-        from spbench.projection.cost import Mode
-        from spbench.projection.recommend import recommend
-        from spbench.projection.scaled import cluster_at
+        from spbench.projection.advise.candidates import candidates, refuse_to_measure
+        from spbench.projection.advise.recommend import as_data, recommend, rivals, show_advice
+        from spbench.projection.costmodel.sensitivity import cluster_at
+        from spbench.projection.costmodel.step_time import Mode
     if share is not None and compiled:
         raise Failure("--share measured kernels as they ran; leave out --compiled")
     target, mode = cluster_at(cluster, link_rate), Mode(compiled=compiled)
@@ -86,12 +85,12 @@ def command(
     found = recommend(projected, target, mode)
     named = None if compiled else asked
     if not as_json:
-        advice.show_advice(found, named)
-    finished = _measured(work, advice.rivals(found, RIVALS), counts, on) if measure else None
+        show_advice(found, named)
+    finished = _measured(work, rivals(found, RIVALS), counts, on) if measure else None
     if not as_json:
         return show_finished(finished, as_json=False)
     rows = {"measured": [asdict(record) for record in finished.records]} if finished else {}
-    print_json(advice.as_data(found, named) | rows)
+    print_json(as_data(found, named) | rows)
     return exit_code(finished) if finished else DONE
 
 
@@ -110,7 +109,7 @@ def _measured(work: Workload, names: Sequence[str], ranks: int, on: Device) -> "
     from spbench.sweep.plan import cells
     from spbench.sweep.request import Request, every
     from spbench.sweep.run import run
-    from spbench.workload.sweep_schema import LAUNCHES
+    from spbench.workload.sweeps import LAUNCHES
 
     what = {"title": work.name, "combinations": every(work, names, [ranks])}
     request = Request(**what, device=on, launches=LAUNCHES)  # type: ignore[arg-type]

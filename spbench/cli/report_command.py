@@ -9,8 +9,14 @@ from spbench.cli import options
 from spbench.cli.help_page import HelpPage
 from spbench.errors import Failure, writing
 from spbench.report.tables import print_paths
-from spbench.results.chosen_rows import capacities_beside, select_rows
-from spbench.results.find_run import RESULTS, drawn_beside, find_run, read_latest
+from spbench.results.find_run import (
+    RESULTS,
+    capacities_beside,
+    drawn_beside,
+    find_run,
+    read_latest,
+    select_rows,
+)
 
 ENDINGS = (".html", ".htm")
 

@@ -10,7 +10,7 @@ from spbench.cli import options
 from spbench.cli.cluster_options import cluster_of, nodes_options
 from spbench.cli.help_page import HelpPage
 from spbench.cli.run_command import show_finished
-from spbench.report.live_line import loading_torch
+from spbench.report.progress import loading_torch
 from spbench.results.find_run import find_run
 from spbench.sweep.run import run as run_cells
 from spbench.sweep.run_folder import resumed

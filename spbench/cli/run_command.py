@@ -14,11 +14,17 @@ from spbench.cli.option_types import Count, Positive
 from spbench.cli.selection import request_of, selection_options
 from spbench.errors import DONE, SOME_FAILED
 from spbench.report.dry_run import show_plan
-from spbench.report.live_line import loading_torch
+from spbench.report.progress import loading_torch
 from spbench.report.tables import print_json
 from spbench.results.find_run import RESULTS, reference_of
-from spbench.sweep.devices import no_gpu_here, visible_gpus, why_not_here
-from spbench.sweep.estimate import Foreseen, counted_sentences, foreseen
+from spbench.sweep.devices import (
+    Forecast,
+    forecast,
+    memory_needed,
+    no_gpu_here,
+    visible_gpus,
+    why_not_here,
+)
 from spbench.sweep.plan import cells
 from spbench.sweep.request import Request
 from spbench.sweep.run import Finished, run
@@ -26,7 +32,7 @@ from spbench.sweep.run_folder import folder_for
 from spbench.text import GIVE_OTHERS, counted
 from spbench.worker.fault_injection import announce_fault
 from spbench.workload.case import Cell
-from spbench.workload.sweep_schema import LAUNCHES, MAX_LAUNCHES
+from spbench.workload.sweeps import LAUNCHES, MAX_LAUNCHES
 
 
 @click.command("run", cls=HelpPage)
@@ -71,24 +77,27 @@ def command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -> in
         planned = cells(request)
     announce_fault(request.fault, planned)
     if dry_run:
-        from spbench.projection.rank_work import rank_works
+        from spbench.projection.dryrun.rank_work import rank_works
+        from spbench.strategies.describe import predictions
 
         if request.cluster is None or request.cluster.is_head:
             folder_for(request, planned)
-        before = foreseen(planned, request.nodes, request.deadlines.launch_s)
-        known = before.predictions, before.estimates
-        sentences = partial(_counted_sentences, request, planned, before)
-        show_plan(planned, *known, sentences, partial(rank_works, planned), as_json=as_json)
+        before = forecast(planned, request.nodes, request.deadlines.launch_s)
+        sentences = partial(_sentences, request, planned, before)
+        works = partial(rank_works, planned)
+        known = predictions(planned), before.launch_s
+        show_plan(planned, *known, sentences, works, as_json=as_json)
         return DONE
     return show_finished(run(request, planned), as_json=as_json)
 
 
-def _counted_sentences(
-    request: Request, planned: Sequence[Cell], before: Foreseen, peak_bytes: Mapping[str, int]
+def _sentences(
+    request: Request, planned: Sequence[Cell], before: Forecast, peak_bytes: Mapping[str, int]
 ) -> list[str]:
     """What the launches will take, by the counted peaks of a rank, and what cannot start here."""
-    counted_ones = counted_sentences(before, planned, request.deadlines.launch_s, peak_bytes)
-    return [*counted_ones, *_not_here(request)]
+    cases = [cell.case for cell in planned if cell.why_not is None]
+    memory = memory_needed(peak_bytes, cases, before.machines) if before.machines else ""
+    return [*before.sentences, *filter(None, [memory]), *_not_here(request)]
 
 
 def _not_here(request: Request) -> list[str]:
@@ -120,7 +129,7 @@ def show_finished(finished: Finished | None, *, as_json: bool) -> int:
     from spbench.report.strategy_table import show_comparison
     from spbench.report.waiting_sentences import waiting_sentences
     from spbench.results.link_report import reports_in
-    from spbench.results.reading import frame_of
+    from spbench.results.runs_csv import frame_of
 
     frame = frame_of(finished.records)
     cases = cases_of(frame)

@@ -24,9 +24,9 @@ from spbench.workload.catalogue import (
     refuse_undone,
     with_settings_in_name,
 )
-from spbench.workload.sweep_schema import LAUNCHES
+from spbench.workload.sweeps import LAUNCHES
 from spbench.workload.workload import Workload
-from spbench.workload.yaml_lines import short
+from spbench.workload.yaml_file import short
 
 DEFAULT_WORKLOAD = "dsp-720m-small"
 MAX_DIGITS = 9

@@ -9,7 +9,7 @@ from spbench.cli.help_page import HelpPage
 from spbench.cli.selection import choose_workload, rank_counts
 from spbench.errors import Failure
 from spbench.report.block_diagram import Picture, show
-from spbench.report.live_line import loading_torch
+from spbench.report.progress import loading_torch
 from spbench.report.tables import print_json
 from spbench.strategies.describe import lanes
 from spbench.workload.case import MAX_RANKS

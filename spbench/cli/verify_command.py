@@ -10,9 +10,9 @@ from spbench.cli.help_page import HelpPage
 from spbench.cli.selection import choose_workload, parse_ranks
 from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.launch.launcher import Deadlines
-from spbench.report.live_line import loading_torch
+from spbench.report.progress import loading_torch
 from spbench.report.tables import print_json, show_verdicts
-from spbench.results.sample import VerifyResult
+from spbench.results.hand_over import VerifyResult
 from spbench.strategies.registry import forms_of, load
 from spbench.sweep.devices import choose_device
 from spbench.sweep.verification import checks_for, verify

@@ -1,21 +1,9 @@
-"""Differentiable collectives over named shards; the only way that a strategy communicates.
+"""One all-to-all makes a dim whole and cuts others, or undoes it; with as few copies as can be.
 
-Each method's backward is another method of the same object, so the backward pass is counted
-by the same line of code.
+    make_whole    packed once along the inner dim; arrives where it lies, outermost dim first
+    make_cut      sent from where it lies, outermost dim first; unpacked once along the inner dim
 
-    forward           backward
-    switch a -> b     switch b -> a
-    all_gather        reduce_scatter
-    reduce_scatter    all_gather
-    all_reduce        all_reduce
-
-A tensor here is this rank's part of a whole tensor, cut along ``shard.dim`` into
-``shard.sizes``. A collective over one rank returns what it is given, and copies nothing.
-
-Code that ``torch.compile`` compiles may call them: they run as they are, between two graphs of it.
-
-A message has the dim that is whole on one side first. A tensor with that dim outermost in memory is
-sent, or received, where it lies: so does all that a collective gives.
+Tensors that go together are joined along the inner dim, and have one message to each rank.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,11 +14,92 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from spbench.comm.compiler import never_compiled
-from spbench.comm.packing import Cut
-from spbench.comm.resharding import make_cut, make_whole, memory_order, resized
+from spbench.comm.packing import Cut, in_words, joined, memory_order, resized, undone
 from spbench.comm.transport import DONE, Handle, Transport
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard
+
+
+def make_whole(
+    transport: Transport, xs: Sequence[Tensor], outermost: Shard, others: Sequence[Shard]
+) -> list[Tensor]:
+    """``outermost.dim`` becomes whole, and each tensor is cut as its shard of ``others`` says.
+
+    Returns views of the one tensor that arrives.
+    """
+    dim = _inner(outermost, others[0])
+    wires = [x.movedim(outermost.dim, 0) for x in xs]
+    widths = [shard.sizes[transport.rank] for shard in others]
+    shape = resized(wires[0].shape, 0, outermost.length)
+    whole = transport.empty(xs[0], resized(shape, dim, sum(widths)))
+    leaving = [Cut(x, dim, shard) for x, shard in zip(wires, others, strict=True)]
+    transport.all_to_all([Cut(whole, 0, outermost)], leaving).wait()
+    return [part.movedim(0, outermost.dim) for part in whole.split(widths, dim)]
+
+
+def make_cut(
+    transport: Transport,
+    xs: Sequence[Tensor],
+    outermost: Shard,
+    others: Sequence[Shard],
+    order: Sequence[int] | None = None,
+) -> list[Tensor]:
+    """``make_whole`` undone. Dims lie in memory in ``order``, or as in the message."""
+    dim = _inner(outermost, others[0])
+    wires = [x.movedim(outermost.dim, 0) for x in xs]
+    outs: Sequence[Tensor]
+    if len(xs) > 1 and all(other == others[0] for other in others):
+        stacked = torch.stack([*in_words(wires)], dim).view(xs[0].dtype)  # unpacked by one copy
+        outs = _cut(transport, stacked, dim + 1, outermost, others[:1], None)[0].unbind(dim)
+    else:
+        outs = _cut(transport, joined(wires, dim), dim, outermost, others, order)
+    return [out.movedim(0, outermost.dim) for out in outs]
+
+
+def _cut(
+    transport: Transport,
+    whole: Tensor,
+    dim: int,
+    outermost: Shard,
+    others: Sequence[Shard],
+    order: Sequence[int] | None,
+) -> list[Tensor]:
+    shape = resized(whole.shape, 0, outermost.sizes[transport.rank])
+    order = range(len(shape)) if order is None else order
+    outs: list[Tensor] = []
+    for other in others:
+        sizes = resized(shape, dim, other.length)
+        outs.append(transport.empty(whole, [sizes[each] for each in order]).permute(undone(order)))
+    arriving = [Cut(out, dim, shard) for out, shard in zip(outs, others, strict=True)]
+    transport.all_to_all(arriving, [Cut(whole, 0, outermost)]).wait()
+    return outs
+
+
+def _inner(outermost: Shard, other: Shard) -> int:
+    """The dim of ``other`` in a message."""
+    return other.dim + (other.dim < outermost.dim)
+
+
+# Differentiable collectives over named shards; the only way that a strategy communicates.
+#
+# Each method's backward is another method of the same object, so the backward pass is counted
+# by the same line of code.
+#
+#     forward           backward
+#     switch a -> b     switch b -> a
+#     all_gather        reduce_scatter
+#     reduce_scatter    all_gather
+#     all_reduce        all_reduce
+#
+# A tensor here is this rank's part of a whole tensor, cut along ``shard.dim`` into
+# ``shard.sizes``. A collective over one rank returns what it is given, and copies nothing.
+#
+# Code that ``torch.compile`` compiles may call them: they run as they are, between two graphs of
+# it.
+#
+# A message has the dim that is whole on one side first. A tensor with that dim outermost in memory
+# is
+# sent, or received, where it lies: so does all that a collective gives.
 
 Move = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 

@@ -196,3 +196,19 @@ def _joined_shape(parts: Parts, dim: int) -> list[int]:
     shape = list(parts[0].shape)
     shape[dim] = sum(part.shape[dim] for part in parts)
     return shape
+
+
+def memory_order(x: Tensor, features: int = 0) -> list[int]:
+    """Dims as they lie in memory, outermost first; the last ``features`` of them stay last."""
+    strides, leading = x.stride(), x.ndim - features
+    return [*sorted(range(leading), key=lambda dim: -strides[dim]), *range(leading, x.ndim)]
+
+
+def undone(order: Sequence[int]) -> list[int]:
+    """The order of dims that undoes a permutation."""
+    return sorted(range(len(order)), key=order.__getitem__)
+
+
+def resized(shape: Sequence[int], dim: int, length: int) -> list[int]:
+    """``shape`` with another ``length`` along ``dim``."""
+    return [*shape[:dim], length, *shape[dim + 1 :]]

@@ -1,1 +1,1 @@
-"""Checks whether a machine is fit: software, GPUs, limits, noise, and ranks that exchange data."""
+"""Checks whether a machine is fit: software, GPUs, cores, memory, and ranks that exchange data."""

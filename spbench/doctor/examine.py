@@ -1,8 +1,6 @@
 """Runs every check of ``spbench doctor`` in order: software, GPUs, the machine, then ranks."""
 
 import os
-import resource
-import socket
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,20 +8,27 @@ from pathlib import Path
 import click
 import psutil
 
-from spbench.doctor import gpus, limits, network, noise, software
-from spbench.doctor.diagnosis import DeviceChoice, Diagnosis, skipped
+from spbench.doctor import machine_checks as checks
+from spbench.doctor.machine_checks import DeviceChoice, Diagnosis, TorchFacts, skipped
 from spbench.doctor.rank_collectives import try_sizes
-from spbench.doctor.torch_probe import TorchFacts, probe
+from spbench.doctor.torch_probe import probe
 from spbench.errors import or_none
-from spbench.launch.interfaces import GLOO_INTERFACE
-from spbench.results.cgroup import allowed, free_memory_bytes, own_cores, usable_cores
-from spbench.results.environment import VISIBLE, package_version
-from spbench.results.nvml import GpuState, NvmlReport
+from spbench.results.machine import (
+    VISIBLE,
+    free_memory_bytes,
+    own_cores,
+    package_version,
+    threads_of_a_rank,
+    usable_cores,
+    visible,
+)
+from spbench.results.nvml import GpuState, NvmlReport, read_nvml
 from spbench.workload.case import Device
 
+THREADS = "OMP_NUM_THREADS"
 MOST_CPU_RANKS = 8
 """Unless --gpus says otherwise; a check with more ranks shows no more."""
-NEEDED = ("torch", "gpus", "driver", "cuda", "nccl", "gloo", "temporary", "/dev/shm", "host name")
+NEEDED = ("torch", "gpus", "driver", "cuda", "nccl", "gloo", "temporary", "/dev/shm", "variables")
 """Checks without which ranks cannot start; of several that failed, the first is the cause."""
 
 
@@ -45,14 +50,14 @@ def examine(
     if version:
         click.echo("loading torch", err=True)
         loaded = probe("cuda" if usable and choice != "cpu" else "cpu", timeout_s)
-    device = software.device_of(choice, len(usable), loaded)
+    device = checks.device_of(choice, len(usable), loaded)
     cores = min(MOST_CPU_RANKS, max(2, int(usable_cores())))
     ranks = ranks or (max(1, len(usable)) if device == "cuda" else cores)
-    diagnoses = [software.python(sys.version_info[:3]), software.torch(version, loaded)]
+    diagnoses = [checks.python(sys.version_info[:3]), checks.torch(version, loaded)]
     if isinstance(loaded, TorchFacts):
-        diagnoses.append(software.backend(loaded, device))
+        diagnoses.append(checks.backend(loaded, device))
     if choice != "cpu":
-        diagnoses.append(gpus.present(driver, usable, choice, environ.get(VISIBLE)))
+        diagnoses.append(checks.gpus_seen(driver, usable, choice, environ.get(VISIBLE)))
         diagnoses += _check_gpus(choice, driver, usable, loaded) if usable else []
     diagnoses += _check_machine(environ, ranks, device)
     return diagnoses + _try_ranks(timeout_s, diagnoses, ranks, device)
@@ -64,35 +69,26 @@ def _check_gpus(
     diagnoses = []
     if isinstance(loaded, TorchFacts):
         if not driver.error:
-            diagnoses.append(software.driver(driver.driver, driver.cuda, loaded))
-        diagnoses.append(software.cuda(loaded, len(usable), choice))
+            diagnoses.append(checks.driver(driver.driver, driver.cuda, loaded))
+        diagnoses.append(checks.cuda(loaded, len(usable), choice))
     if any(gpu.index < 0 for gpu in usable):
         not_told = "NVML does not tell of GPUs, or slices, that CUDA alone shows"
         return diagnoses + [skipped(check, not_told) for check in ("gpus idle", "gpu clocks")]
-    diagnoses += [gpus.idle(usable), gpus.cool(usable)]
-    return diagnoses + ([gpus.topology(driver.paths, usable)] if len(usable) > 1 else [])
+    diagnoses += [checks.gpus_idle(usable), checks.gpu_clocks(usable)]
+    return diagnoses + ([checks.gpu_links(driver.paths, usable)] if len(usable) > 1 else [])
 
 
 def _check_machine(environ: Mapping[str, str], ranks: int, device: Device) -> list[Diagnosis]:
-    group, free = allowed(), psutil.virtual_memory()
-    load, name = or_none(noise.load), socket.gethostname()
     diagnoses = [
-        noise.quiet(load, device) if load else skipped("quiet", "the system does not tell"),
-        limits.cores(os.cpu_count() or 1, own_cores(), group, ranks, device),
-        limits.memory(free.total, free_memory_bytes(), group, ranks),
-        limits.folder("this folder", limits.space(or_none(Path.cwd) or Path())),
-        limits.folder("temporary", limits.space(None)),
-        limits.open_files(limits.soft_limit(resource.RLIMIT_NOFILE), ranks),
+        checks.cores(os.cpu_count() or 1, own_cores(), ranks, device),
+        checks.memory(psutil.virtual_memory().total, free_memory_bytes(), ranks),
+        checks.folder("this folder", checks.space(or_none(Path.cwd) or Path())),
+        checks.folder("temporary", checks.space(None)),
     ]
     if sys.platform == "linux":
-        diagnoses.append(limits.shared_memory(limits.space(Path("/dev/shm")), ranks, device))
-    if device == "cuda":
-        locked = limits.soft_limit(resource.RLIMIT_MEMLOCK)
-        diagnoses.append(limits.locked_memory(locked, limits.infiniband()))
-    chosen = environ.get(GLOO_INTERFACE, "")
-    addresses = [] if chosen else network.addresses_of(name)
-    diagnoses.append(network.host_name(name, addresses, network.interfaces(), chosen, device))
-    return [*diagnoses, network.settings(environ)]
+        diagnoses.append(checks.shared_memory(checks.space(Path("/dev/shm")), ranks, device))
+    interfaces = or_none(psutil.net_if_addrs) or {}
+    return [*diagnoses, checks.settings(environ, interfaces, device)]
 
 
 def _try_ranks(
@@ -106,3 +102,47 @@ def _try_ranks(
         why = f"{causes[0]} failed" if causes else "a single rank has no other to send to"
         return [skipped(f"{size} ranks" if size > 1 else "ranks", why) for size in sizes]
     return try_sizes(sizes, device, timeout_s)
+
+
+def forewarnings(
+    device: Device, ranks_here: Sequence[int], environ: Mapping[str, str]
+) -> list[str]:
+    """Sentences on this machine; none where nothing is known to disturb.
+
+    ``ranks_here``: the numbers of ranks that start on it.
+    """
+    if not ranks_here:
+        return []
+    usable = or_none(_usable_gpus) if device == "cuda" else None
+    diagnoses = [checks.gpus_idle(usable), checks.gpu_clocks(usable)] if usable else []
+    sentences = [
+        f"{diagnosis.check}: {diagnosis.found}; {diagnosis.remedy}"
+        for diagnosis in diagnoses
+        if diagnosis.status == "warn"
+    ]
+    if distorting := [name for name in checks.distorting(environ) if name != "SPBENCH_FAULT"]:
+        names = ", ".join(distorting)
+        sentences.append(f"variables: {names} set, which makes steps slower; unset {names}")
+    if unused := _unused_threads(ranks_here, environ):
+        sentences.append(unused)
+    return [f"warning: {sentence}" for sentence in sentences]
+
+
+def _usable_gpus() -> list[GpuState]:
+    import pynvml
+
+    return visible(read_nvml(pynvml).gpus, os.environ.get(VISIBLE))
+
+
+def _unused_threads(ranks_here: Sequence[int], environ: Mapping[str, str]) -> str:
+    """A user's number of threads, where ranks compute with another: all strategies are to have the
+    same share of the cores. Blank where it is the same, or none is set."""
+    asked = environ.get(THREADS, "")
+    others = {count: threads_of_a_rank(count) for count in sorted(set(ranks_here))}
+    if not asked or all(asked == str(threads) for threads in others.values()):
+        return ""
+    shares = ", ".join(f"{threads} on {count}" for count, threads in others.items())
+    return (
+        f"{THREADS}={asked} is not used: each rank computes with its share of the cores (threads "
+        f"by ranks on a machine: {shares}); 'taskset' gives them fewer cores"
+    )

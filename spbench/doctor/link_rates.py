@@ -13,15 +13,16 @@ from spbench.comm.gradient_buckets import BUCKET_BYTES
 from spbench.errors import Failure
 from spbench.launch.cluster import placement_of
 from spbench.launch.launcher import LaunchResult
-from spbench.results.environment import package_version
 from spbench.results.link_report import LinkReport, LinkRow, LinkTimes, LinkTiming
+from spbench.results.machine import package_version
 from spbench.strategies.registry import load
 from spbench.text import counted
 from spbench.workload.case import Device, Job
+from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.mesh import ALL
 from spbench.workload.timed import TimedTransfer
 from spbench.workload.traffic import OPS, Transfer
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.workload import Workload
 
 MOST_BYTES = 256 * 2**20
 """Larger tensors are timed at this size: their rate is no other, and they might not fit."""
@@ -73,7 +74,7 @@ class LinkCheck:
         for name in self.strategies:
             if self._why_not(name) is None:
                 strategy = load(name)
-                for transfer in strategy.traffic(strategy.flattened(self.workload), self.ranks):
+                for transfer in strategy.on(strategy.flattened(self.workload), self.ranks).traffic:
                     if any(transfer.sent) and transfer.axis == ALL:
                         yield timed_transfer(transfer, self.workload.dtype), name
 

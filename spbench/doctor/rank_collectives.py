@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from spbench.doctor.diagnosis import Diagnosis, fail, ok, skipped
+from spbench.doctor.machine_checks import Diagnosis, fail, ok, skipped
 from spbench.launch.launcher import Launcher
 from spbench.launch.local import LocalLauncher, read_results
 from spbench.results.link_report import Exchanged

@@ -13,29 +13,15 @@ import warnings
 from collections.abc import Sequence
 from typing import Any
 
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
+from spbench.doctor.machine_checks import TorchFacts
 from spbench.errors import or_none
 from spbench.launch.process import safe_path
 from spbench.text import first_line, signal_name
 from spbench.workload.case import Device
 
 CHILD = (sys.executable, "-m", "spbench.doctor.torch_probe")
-
-
-class TorchFacts(BaseModel, frozen=True):
-    """What a torch that loads says of itself."""
-
-    version: str
-    cuda: str = ""
-    """The CUDA version that torch was built for; blank where it was built for the CPU alone."""
-    nccl: str = ""
-    backends: list[str] = []
-    """Those of gloo and nccl that torch was built with."""
-    gpus: int = 0
-    """The number of GPUs that torch can use."""
-    troubles: list[str] = []
-    """Why torch cannot use GPUs, or what went wrong on some of them."""
 
 
 def probe(device: Device, timeout_s: float, command: Sequence[str] = CHILD) -> TorchFacts | str:

@@ -60,8 +60,8 @@ def _run_alone() -> None:
     from spbench.launch.interfaces import loopback_interface
     from spbench.launch.process import stop_grace_s
     from spbench.launch.ranks import NodeRanks, run_ranks
+    from spbench.results.hand_over import write_atomically
     from spbench.results.heartbeat import find_heartbeats
-    from spbench.results.sample import write_atomically
     from spbench.workload.case import Job
 
     for line in sys.stdin:

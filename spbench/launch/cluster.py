@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 import spbench
 from spbench.launch.interfaces import address_towards
 from spbench.launch.launcher import LauncherError
-from spbench.results.environment import package_version
+from spbench.results.machine import package_version
 
 PORT = 29400
 

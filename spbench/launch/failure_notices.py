@@ -15,7 +15,7 @@ from typing import Any, final
 import psutil
 
 from spbench.comm.kv_store import KeyValueStore, KeyValueStoreError, until
-from spbench.results.sample import Sample
+from spbench.results.hand_over import Sample
 
 BEAT_S = 2.0
 WAIT_S = 3.0

@@ -8,7 +8,7 @@ from functools import partial
 from pathlib import Path
 from typing import Self, final
 
-from spbench.results.environment import VISIBLE, gpu_memory
+from spbench.results.machine import VISIBLE, gpu_memory
 from spbench.workload.case import Case
 
 TOLERANCE_BYTES = 256 * 2**20

@@ -48,11 +48,11 @@ def loopback_interface() -> str | None:
 
 
 def no_such_interface(chosen: str, interfaces: Collection[str]) -> str | None:
-    """What is wrong with GLOO_SOCKET_IFNAME, in a sentence; None where all its interfaces are
-    there, or the system lists none. gloo takes whole names, with commas: ^, = and beginnings of
-    names are of NCCL_SOCKET_IFNAME."""
+    """What is wrong with GLOO_SOCKET_IFNAME, in a sentence; None where it is blank, all its
+    interfaces are there, or the system lists none. gloo takes whole names, with commas: ^, = and
+    beginnings of names are of NCCL_SOCKET_IFNAME."""
     unknown = [name for name in chosen.split(",") if name not in interfaces]
-    if not unknown or not interfaces:
+    if not chosen or not unknown or not interfaces:
         return None
     return f"{GLOO_INTERFACE}={chosen}, but there is no interface {unknown[0]!r}"
 
@@ -61,7 +61,8 @@ def why_gloo_cannot_listen(device: Device) -> str | None:
     """Why ranks on a CPU, where gloo carries what they send, cannot use the interface that the
     user has chosen, and what would work; None where they can."""
     chosen, interfaces = os.environ.get(GLOO_INTERFACE, ""), psutil.net_if_addrs()
-    if device != "cpu" or not chosen or not (wrong := no_such_interface(chosen, interfaces)):
+    wrong = no_such_interface(chosen, interfaces)
+    if device != "cpu" or wrong is None:
         return None
     return f"{wrong}; {interface_remedy()}, or unset it"
 

@@ -14,7 +14,7 @@ from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import versions_here
 from spbench.launch.failure_notices import FailureNotices
 from spbench.launch.roll_call import Arrival, Roll, RollCall
-from spbench.results.sample import Sample
+from spbench.results.hand_over import Sample
 from spbench.worker.fault_injection import Fault
 from spbench.worker.rank_process import connect, failure
 from spbench.workload.case import Job

@@ -14,7 +14,7 @@ from typing import Protocol
 from pydantic import BaseModel
 
 from spbench.errors import UNFIT, Failure
-from spbench.results.sample import RowStatus, Sample
+from spbench.results.hand_over import RowStatus, Sample
 from spbench.text import signal_name
 from spbench.workload.case import Job
 

@@ -23,9 +23,9 @@ from spbench.launch.interfaces import why_ranks_cannot_meet
 from spbench.launch.launcher import LauncherError, LaunchResult, status_and_cause
 from spbench.launch.process import GRACE_S, LAUNCHER, STACKS_S, AgentProcess, ask_to_stop
 from spbench.launch.turn_seat import Seat
+from spbench.results.hand_over import RowStatus, Sample, read_json, sample_path
 from spbench.results.heartbeat import RankPosition, heartbeat_folder, read_heartbeat
 from spbench.results.link_report import Exchanged, LinkTimes
-from spbench.results.sample import RowStatus, Sample, read_json, sample_path
 from spbench.results.temporary import IN_MEMORY
 from spbench.text import counted, listed
 from spbench.workload.case import Device, Job

@@ -38,8 +38,8 @@ from spbench.launch.interfaces import interface_towards, is_loopback
 from spbench.launch.launcher import LaunchResult
 from spbench.launch.process import GRACE_S, family, send_signal, stop_grace_s
 from spbench.launch.ranks import NodeRanks, run_ranks
+from spbench.results.hand_over import write_atomically
 from spbench.results.heartbeat import find_heartbeats, point_to_heartbeats
-from spbench.results.sample import write_atomically
 from spbench.workload.case import Job
 
 POLL_S = 0.05

@@ -32,8 +32,7 @@ from spbench.errors import or_none
 from spbench.launch.gpu_memory import oom_kills
 from spbench.launch.launcher import LaunchResult
 from spbench.launch.process import FORK_SERVER, GRACE_S, STACKS_S, family, send_signal
-from spbench.results.cgroup import threads_of_a_rank
-from spbench.results.environment import numa_nodes
+from spbench.results.machine import numa_nodes, threads_of_a_rank
 from spbench.worker.rank_process import MEETING, run_job
 from spbench.workload.case import Device, Job
 

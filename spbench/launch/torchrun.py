@@ -17,7 +17,7 @@ import click
 from spbench.errors import SOME_FAILED, UNFIT, Failure
 from spbench.launch.interfaces import why_gloo_cannot_listen
 from spbench.launch.launcher import LaunchResult
-from spbench.results.sample import Sample, sample_path, write_atomically
+from spbench.results.hand_over import Sample, sample_path, write_atomically
 from spbench.results.temporary import sweep, temporary_folder
 from spbench.text import first_line
 from spbench.workload.case import Job

@@ -8,15 +8,20 @@ layout, (batch and other axes, Z, S, D), as a view wherever strides allow.
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import cache
 from typing import final
 
 import torch
 from torch import Tensor
 
-from spbench.comm.resharding import memory_order, undone
+from spbench.comm.collectives import Collectives
+from spbench.comm.packing import memory_order, undone
 from spbench.layers.kernels import kernel
 from spbench.layers.memory_order import reshaped
+from spbench.workload.block import Attention
 from spbench.workload.sharding import Shard
+from spbench.workload.traffic import Traffic, Transfer
+from spbench.workload.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -100,3 +105,67 @@ def attend_whole(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
 def project(k: Tensor, v: Tensor, projection: Tensor) -> list[Tensor]:
     """Folded keys and values (b, Z, S, D) -> (b, Z, P, D); a part of S gives a partial sum."""
     return [matrix @ x for matrix, x in zip(projection.flatten(2), (k, v), strict=True)]
+
+
+# Attention to keys and values projected to a short sequence (Linformer), over a sharded axis.
+#
+# Each rank projects the part of the sequence that it holds. The sum over the ranks is short,
+# P keys instead of S, and whole on each of them; every query then attends to all of it.
+
+
+def attend_projected(
+    q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
+) -> Tensor:
+    """(B, *axes, Z, D) cut along an attended dim. Forward and backward: one all-reduce."""
+    assert scores.projection is not None, "an attention without projection has nothing to sum"
+    mine = comm.take(scores.projection, shard.along(2 + scores.dims.index(shard.dim)))
+    folding = Folding.of(q.shape, scores.dims)
+    partial = project(folding.fold(k), folding.fold(v), mine)
+    short_k, short_v = comm.all_reduce(torch.stack(partial))
+    return folding.unfold(kernel(folding.fold(q), short_k, short_v))
+
+
+def projected_traffic(attention: Attention, workload: Workload, ranks: int) -> Traffic:
+    """Transfers of ``attend_projected`` in forward and in backward."""
+    assert attention.projection, "an attention without projection has nothing to sum"
+    short = 2 * workload.key_bytes // workload.length(attention) * attention.projection
+    return [Transfer.all_reduce(short, ranks)], [Transfer.all_reduce(short, ranks)]
+
+
+# Attention to text tokens that every rank holds whole; queries go in pieces, each to all tokens.
+#
+# In backward a kernel shares out samples, heads and blocks of keys among a GPU's processors, and
+# the text is one block of keys. Where a rank has few heads most processors would idle: 2 heads of
+# a whole sequence took 27 times as long as they need (docs/decisions/0023).
+
+PIECE = 1024
+"""The fewest queries that the kernel gets as one sample, if there are so many."""
+SHORTEST = 256
+"""Queries of a sample that lie apart in memory are copied before they make shorter pieces."""
+LONGER = 8
+"""The least length of a piece over that of the text, whose whole gradient each piece has."""
+
+
+def cross_attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
+    """Attention of every position of ``q`` (B, *axes, Z, D) to all of k, v (B, L, Z, D)."""
+    longer = LONGER * k.shape[1]
+    order = memory_order(q, 2)
+    sample = order.index(0)
+    if math.prod(q.shape[dim] for dim in order[sample + 1 : -2]) < max(SHORTEST, longer):
+        order, sample = [0, *(dim for dim in order if dim)], 0  # else pieces would be short
+    ordered = q.permute(order)
+    flat = ordered.flatten(sample + 1, -3)
+    *batch, queries = flat.shape[:-2]
+    count = pieces(queries, max(PIECE, longer))
+    cut = flat.unflatten(-3, (count, queries // count)).flatten(0, sample + 1)
+    keys, values = (
+        x[:, None].expand(*batch, count, *x.shape[1:]).flatten(0, sample + 1) for x in (k, v)
+    )
+    out = kernel(*(x.transpose(1, 2) for x in (cut, keys, values)))
+    return out.transpose(1, 2).reshape(ordered.shape).permute(undone(order))
+
+
+@cache
+def pieces(queries: int, least: int) -> int:
+    """The number of equal pieces of at least ``least`` queries; 1 where no divisor gives such."""
+    return next(count for count in range(max(1, queries // least), 0, -1) if queries % count == 0)

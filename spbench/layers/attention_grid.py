@@ -18,8 +18,14 @@ import torch
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
-from spbench.layers.blockwise import Part, attend_block, block_gradients, merge
-from spbench.layers.key_blocks import by_position, by_rank
+from spbench.layers.blockwise import (
+    Part,
+    attend_block,
+    block_gradients,
+    by_position,
+    by_rank,
+    merge,
+)
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Run, Shard
 

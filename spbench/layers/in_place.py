@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.backends.cuda import flash_sdp_enabled  # a CPU's, too
 from torch.library import Library
 
-from spbench.layers.watching import is_on_gpu
+from spbench.layers.dispatch_modes import is_on_gpu
 from spbench.workload.sharding import runs_of, shard_sizes
 
 PARTS, LEAST_ELEMENTS = 8, 2**20

@@ -16,7 +16,7 @@ from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
-from spbench.layers.head_shares import share_groups
+from spbench.layers.heads import share_groups
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Transfer

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
+from spbench.layers.dispatch_modes import rms_norm
 from spbench.layers.linear import (
     LinearSpec,
     Stretch,
@@ -19,11 +20,10 @@ from spbench.layers.linear import (
     mark_of_heads,
 )
 from spbench.layers.memory_order import in_memory_order
-from spbench.layers.watching import rms_norm
 from spbench.workload.block import Attention, Sublayer
-from spbench.workload.fields import ACROSS_HEADS
+from spbench.workload.fields import ACROSS_HEADS, DTYPE_BYTES
 from spbench.workload.traffic import Transfer
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.workload import Workload
 
 EPS = 1e-6
 SUMMED_BYTES = 4

@@ -22,11 +22,10 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from spbench.comm.resharding import undone
+from spbench.comm.packing import undone
 from spbench.layers.attention import Scores
 from spbench.model.inputs import Inputs
-from spbench.model.self_attention import Attending
-from spbench.model.sublayers import FeedForward
+from spbench.model.sublayers import Attending, FeedForward
 from spbench.workload.sharding import Shard
 
 
@@ -56,7 +55,7 @@ class JointAttention(nn.Module):
         turned = image.turned(*image.normed(*heads), cut.image)
         both = zip(turned, self.text.normed(*text_heads), strict=True)
         q, k, v = (end_to_end(*each, cut.image.dim) for each in both)
-        attended = image.strategy.attend(q, k, v, Scores(dims=(1,)), cut.joint, image.comm)
+        attended = image.plan.attend(q, k, v, Scores(dims=(1,)), cut.joint, image.comm)
         x, text = parted(attended, turned[0].shape, cut.image.dim)
         return image.out_of(x, beside, cut.image), self.text.out_of(text, text_beside, cut.text)
 

@@ -1,18 +1,197 @@
-"""The sublayers as modules: self-attention (``self_attention.py``), cross-attention, mlp.
+"""Self-attention as modules; each calls the plan at its seams.
 
-x (B, *axes, H)  ->  linear_in  ->  attend or activation  ->  linear_out  ->  (B, *axes, H)
+    x (B, *axes, H)  ->  linear_in  ->  q, k, v (B, *axes, Z, D)  ->  attend  ->  linear_out
+
+Between the projections the axes may be whole or cut; only the strategy knows which. Text is
+projected by the same modules, or by others of the same kind (``streams.py``).
 """
 
-from typing import final
+from abc import ABC, abstractmethod
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, final
 
+import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
-from spbench.layers.cross_attention import cross_attend
-from spbench.layers.linear import LinearSpec, Stretch
+from spbench.comm.collectives import Collectives
+from spbench.layers.attention import Scores, cross_attend
+from spbench.layers.linear import LinearSpec, Stretch, mark_of_heads
+from spbench.layers.memory_order import joined_in_memory_order, split_in_memory_order
+from spbench.layers.pair_bias import PairBias
+from spbench.layers.query_key_norm import AcrossHeadsNorm, EachHeadNorm
 from spbench.model.inputs import Inputs
-from spbench.model.self_attention import AttentionBesideMlp, SelfAttention, Shared, activated
+from spbench.model.positions import Rotary, RotaryTables
+from spbench.strategies.base import Plan
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
+from spbench.workload.fields import ACROSS_HEADS, Grid
 from spbench.workload.sharding import Shard
+from spbench.workload.workload import Workload
+
+Heads = tuple[Tensor, Tensor, Tensor]
+"""Queries, keys and values."""
+
+
+@final
+@dataclass(frozen=True)
+class Shared:
+    """What all sublayers of a model are made for, and tables and shards that they use."""
+
+    plan: Plan
+    comm: Collectives
+
+    @property
+    def workload(self) -> Workload:
+        return self.plan.workload
+
+    @cached_property
+    def tables(self) -> RotaryTables:
+        return RotaryTables(self.workload)
+
+    @cached_property
+    def pairs(self) -> dict[str, Shard]:
+        """How the pair tensor of each axis is cut."""
+        return {axis: self.plan.shards[axis].along(1) for axis in self.workload.pairs}
+
+
+class Attending(nn.Module, ABC):
+    """Attention along one axis or several joined, between projections that a subclass has."""
+
+    def __init__(self, attention: Attention, shared: Shared) -> None:
+        super().__init__()
+        self.plan, self.comm, workload = shared.plan, shared.comm, shared.workload
+        self.dims, self.causal = workload.dims(attention), attention.causal
+        self.norm: EachHeadNorm | AcrossHeadsNorm | None = None
+        if workload.qk_norm == ACROSS_HEADS:
+            self.norm = AcrossHeadsNorm(workload, self.comm, is_cut=self.plan.cuts_weights)
+        elif workload.qk_norm:
+            self.norm = EachHeadNorm(workload.head_size)
+        self.rotary = Rotary(attention, workload, shared.tables, self.comm)
+        self.projection: nn.Parameter | None = None
+        self.projected_grids: dict[int, Grid] = {}
+        """The dims of ``projection`` that are axes, and which of the model's each is."""
+        if attention.projection:
+            axes = [axis for axis in workload.axes if axis in attention.axes]
+            lengths = [workload.axes[axis] for axis in axes]
+            self.projection = nn.Parameter(torch.empty(2, attention.projection, *lengths))
+            self.projected_grids = {dim: workload.grid(axis) for dim, axis in enumerate(axes, 2)}
+            mark_of_heads(self.projection)
+        self.bias: PairBias | None = None
+        if attention.pair_bias:
+            self.bias = PairBias(attention.pair_bias, workload.heads)
+            self.bias_axis = attention.axes[0]
+            self.bias_shard = shared.pairs[self.bias_axis]
+
+    @abstractmethod
+    def into(self, x: Tensor, shard: Shard) -> tuple[Heads, Any]:
+        """q, k and v of (B, *axes, H), and what else comes of it."""
+
+    @abstractmethod
+    def out_of(self, attended: Tensor, beside: Any, shard: Shard) -> Tensor:
+        """(B, *axes, H) of what attention made of q, k and v, and of what else came ``into``."""
+
+    def normed(self, q: Tensor, k: Tensor, v: Tensor) -> Heads:
+        return (q, k, v) if self.norm is None else (*self.norm(q, k), v)
+
+    def turned(self, q: Tensor, k: Tensor, v: Tensor, shard: Shard) -> Heads:
+        """With rotary positions."""
+        return *self.rotary(q, k, self.plan.inside(shard)), v
+
+    def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
+        """(B, *axes, H) -> (B, *axes, H)."""
+        heads, beside = self.into(x, shard)
+        q, k, v = self.turned(*self.normed(*heads), shard)
+        scores = Scores(
+            dims=self.dims,
+            causal=self.causal,
+            projection=self.projection,
+            bias=None if self.bias is None else self.bias(inputs.pairs[self.bias_axis]),
+            bias_shard=None if self.bias is None else self.bias_shard,
+        )
+        return self.out_of(self.plan.attend(q, k, v, scores, shard, self.comm), beside, shard)
+
+
+@final
+class SelfAttention(Attending):
+    """One projection to q, k and v of all heads, attention, and the projection out of it."""
+
+    def __init__(self, attention: Attention, shared: Shared) -> None:
+        super().__init__(attention, shared)
+        workload = shared.workload
+        hidden, units = workload.hidden, workload.key_heads
+        self.group = group = workload.heads // units
+        heads_in = LinearSpec(
+            in_shape=(hidden,),
+            out_shape=((group + 2) * units, workload.head_size),
+            stretches=(Stretch(units, group), Stretch(units), Stretch(units)),
+        )
+        heads_out = LinearSpec(
+            in_shape=workload.all_heads, out_shape=(hidden,), stretches=(Stretch(units, group),)
+        )
+        self.qkv = self.plan.linear_in(heads_in, self.comm)
+        self.out = self.plan.linear_out(heads_out, self.comm)
+
+    def into(self, x: Tensor, shard: Shard) -> tuple[Heads, None]:
+        qkv = self.qkv(x, shard)
+        keys = qkv.shape[-2] // (self.group + 2)
+        q, k, v = split_in_memory_order(qkv, (self.group * keys, keys, keys), -2, features=2)
+        return (q, k, v), None
+
+    def out_of(self, attended: Tensor, beside: None, shard: Shard) -> Tensor:
+        return self.out(attended, shard)
+
+
+@final
+class AttentionBesideMlp(Attending):
+    """Attention and an mlp of the same input: one product into both, and one out of both.
+
+    The columns of the first are q, k, v and the mlp's; what comes out of both goes end to end into
+    the second. So a strategy that gathers and scatters around its products does each once.
+    """
+
+    def __init__(self, attention: Attention, shared: Shared) -> None:
+        super().__init__(attention, shared)
+        workload, plan, comm = shared.workload, shared.plan, shared.comm
+        assert attention.beside is not None, "an attention alone has no joint projections"
+        self.head_dim, units = workload.head_size, workload.key_heads
+        queries = Stretch(units, workload.heads // units * self.head_dim)
+        keys, columns = Stretch(units, self.head_dim), Stretch(workload.columns(attention.beside))
+        ways = (columns,) * attention.beside.ways_in
+        into, out = (queries, keys, keys, *ways), (queries, columns)
+        hidden, (wide, narrow) = workload.hidden, (sum(x.length for x in xs) for xs in (into, out))
+        joint_in = LinearSpec(in_shape=(hidden,), out_shape=(wide,), stretches=into)
+        joint_out = LinearSpec(in_shape=(narrow,), out_shape=(hidden,), stretches=out)
+        self.qkv_up = plan.linear_in(joint_in, comm)
+        self.out_down = plan.linear_out(joint_out, comm)
+        parts = comm.mesh.size_of(comm.mesh.last) if plan.cuts_weights else 1
+        self.widths = [each.lengths(parts)[comm.rank % parts] for each in into]
+
+    def into(self, x: Tensor, shard: Shard) -> tuple[Heads, Tensor]:
+        *qkv, up = split_in_memory_order(
+            self.qkv_up(x, shard), [*self.widths[:3], sum(self.widths[3:])], -1
+        )
+        q, k, v = (each.unflatten(-1, (-1, self.head_dim)) for each in qkv)
+        return (q, k, v), up
+
+    def out_of(self, attended: Tensor, beside: Tensor, shard: Shard) -> Tensor:
+        active = activated(beside, self.widths[3:])
+        joint = joined_in_memory_order([attended.flatten(-2), active])
+        return self.out_down(joint, shard)
+
+
+def activated(wide: Tensor, ways: Sequence[int]) -> Tensor:
+    """Gelu, or where two ways go into an mlp, the silu of the first times the second (swiglu)."""
+    if len(ways) == 1:
+        return F.gelu(wide, approximate="tanh")
+    gate, value = split_in_memory_order(wide, ways, -1)
+    return F.silu(gate) * value
+
+
+# The sublayers as modules: self-attention (``self_attention.py``), cross-attention, mlp.
+#
+# x (B, *axes, H)  ->  linear_in  ->  attend or activation  ->  linear_out  ->  (B, *axes, H)
 
 
 @final
@@ -21,7 +200,7 @@ class CrossAttentionModule(nn.Module):
 
     def __init__(self, sublayer: CrossAttention, shared: Shared) -> None:
         super().__init__()
-        workload, strategy, comm = shared.workload, shared.strategy, shared.comm
+        workload, plan, comm = shared.workload, shared.plan, shared.comm
         self.length = sublayer.length
         hidden, (heads, head_dim) = workload.hidden, workload.cross_heads(sublayer)
         each = Stretch(heads)
@@ -30,9 +209,9 @@ class CrossAttentionModule(nn.Module):
             in_shape=(hidden,), out_shape=(2 * heads, head_dim), stretches=(each, each)
         )
         back = LinearSpec(in_shape=(heads, head_dim), out_shape=(hidden,), stretches=(each,))
-        self.q = strategy.linear_in(queries, comm)
-        self.kv = strategy.linear_in(keys_values, comm)
-        self.out = strategy.linear_out(back, comm)
+        self.q = plan.linear_in(queries, comm)
+        self.kv = plan.linear_in(keys_values, comm)
+        self.out = plan.linear_out(back, comm)
 
     def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
         k, v = self.kv(inputs.context[:, : self.length], None).chunk(2, -2)
@@ -45,13 +224,13 @@ class FeedForward(nn.Module):
 
     def __init__(self, sublayer: Mlp, shared: Shared) -> None:
         super().__init__()
-        workload, strategy, comm = shared.workload, shared.strategy, shared.comm
+        workload, plan, comm = shared.workload, shared.plan, shared.comm
         hidden, columns = workload.hidden, workload.columns(sublayer)
         self.ways, each = sublayer.ways_in, Stretch(columns)
         wide = (self.ways * columns,)
         up = LinearSpec(in_shape=(hidden,), out_shape=wide, stretches=(each,) * self.ways)
         down = LinearSpec(in_shape=(columns,), out_shape=(hidden,), stretches=(each,))
-        self.up, self.down = strategy.linear_in(up, comm), strategy.linear_out(down, comm)
+        self.up, self.down = plan.linear_in(up, comm), plan.linear_out(down, comm)
 
     def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
         wide = self.up(x, shard)

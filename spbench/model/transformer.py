@@ -1,37 +1,102 @@
-"""The transformer: a loop over blocks of sublayers, which knows neither ranks nor strategies.
+"""How the activation lies on the ranks in each sublayer, and the switches that make it lie so."""
 
-    for sublayer, shard in zip(sublayers, layout):
-        x = switch(x, to=shard)                  # only where the layout changes
-        x = x + gate * sublayer(norm(x))         # linear_in -> attend -> linear_out
-
-The activation comes sharded, as a patch embedding leaves it. The final projection runs on
-whatever shard is current: 36 times fewer channels, still sharded. Under checkpointing each
-block is recomputed from its input; the switch into the block is not. Text that is attended goes
-along as a second stream (``streams.py``).
-"""
-
-from collections.abc import Sequence
-from functools import partial
-from typing import final
+from collections.abc import Iterable, Iterator, Sequence
+from functools import cache, partial
+from itertools import pairwise
+from typing import NamedTuple, final
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.linear import LinearSpec, Stretch, WholeLinear
-from spbench.model.adaln import gated_sum
+from spbench.layers.memory_order import split_in_memory_order
 from spbench.model.inputs import Inputs
-from spbench.model.modulation import Conditioning, ModulatedNorm, PlainNorm, modulation_indices
-from spbench.model.placements import Placement, hops_along, placements, switched
+from spbench.model.modulation import (
+    Conditioning,
+    ModulatedNorm,
+    PlainNorm,
+    gated_sum,
+    modulation_indices,
+)
 from spbench.model.positions import LearnedPositions
-from spbench.model.self_attention import Shared
 from spbench.model.streams import StreamShards, of_both, without_text
-from spbench.model.sublayers import make
-from spbench.strategies.base import Strategy
-from spbench.workload.block import CrossAttention
+from spbench.model.sublayers import Attending, Heads, Shared, make
+from spbench.strategies.base import Plan
+from spbench.workload.block import Attention, CrossAttention
 from spbench.workload.flops import modulated
+from spbench.workload.mesh import ALL
 from spbench.workload.sharding import Shard
-from spbench.workload.workload import Workload
+from spbench.workload.traffic import Hop
+
+
+class Switch(NamedTuple):
+    """One all-to-all over a group of ranks: a dim becomes whole, another one is cut."""
+
+    comm: Collectives
+    before: Shard
+    after: Shard
+    outermost: int
+    """The dim of the two that is outermost in the message."""
+
+
+class Placement(NamedTuple):
+    """How an activation lies on the ranks in a sublayer, and how it comes to lie so."""
+
+    shard: Shard
+    switches: tuple[Switch, ...]
+
+
+def hops_along(plan: Plan) -> Iterator[Sequence[Hop]]:
+    """The all-to-alls to the shard of each sublayer from that of the one before it."""
+    between = cache(plan.hops)  # a stack repeats a few switches
+    for before, after in pairwise((plan.layout[0], *plan.layout)):
+        hops = between(before, after)
+        assert hops is not None, "a layout switches only where there is a way"
+        yield hops
+
+
+def placements(
+    layout: Sequence[Shard], hops: Iterable[Sequence[Hop]], comm: Collectives
+) -> list[Placement]:
+    """How the activation lies in each sublayer: at first with the sharded dim outermost in memory.
+
+    That dim stays outermost as long as each switch is from it or to it. A switch between two others
+    makes the dim that becomes whole the outermost. Either costs one copy.
+    """
+    places, outermost = [], layout[0].dim
+    for shard, each in zip(layout, hops, strict=True):
+        switches = []
+        for hop in each:
+            if outermost not in (hop.before.dim, hop.after.dim):
+                outermost = hop.before.dim
+            if hop.over == ALL:
+                switches.append(Switch(comm, hop.before, hop.after, outermost))
+                continue
+            members = comm.mesh.members(comm.rank, hop.over)
+            before, after = (cut.among(members) for cut in (hop.before, hop.after))
+            switches.append(Switch(comm.along(hop.over), before, after, outermost))
+        places.append(Placement(shard, tuple(switches)))
+    return places
+
+
+def switched(x: Tensor, place: Placement) -> Tensor:
+    """``x`` as ``place`` has it; itself where the shard stays."""
+    for comm, before, after, outermost in place.switches:
+        (x,) = comm.switch(x, before=before, after=after, outermost=outermost)
+    return x
+
+
+# The transformer: a loop over blocks of sublayers, which knows neither ranks nor strategies.
+#
+#     for sublayer, shard in zip(sublayers, layout):
+#         x = switch(x, to=shard)                  # only where the layout changes
+#         x = x + gate * sublayer(norm(x))         # linear_in -> attend -> linear_out
+#
+# The activation comes sharded, as a patch embedding leaves it. The final projection runs on
+# whatever shard is current: 36 times fewer channels, still sharded. Under checkpointing each
+# block is recomputed from its input; the switch into the block is not. Text that is attended goes
+# along as a second stream (``streams.py``).
 
 
 @final
@@ -88,29 +153,28 @@ class Block(nn.Module):
 class Transformer(nn.Module):
     """(B, *axes, H), sharded as for the first sublayer -> (B, *axes, C), as for the last."""
 
-    def __init__(self, workload: Workload, strategy: Strategy, comm: Collectives) -> None:
+    def __init__(self, plan: Plan, comm: Collectives) -> None:
         super().__init__()
+        workload = plan.workload
         self.workload, self.comm = workload, comm
-        shards = {axis: strategy.shard(workload, axis, comm.size) for axis in workload.axes}
-        axes = strategy.layout(workload, comm.size)
-        shards |= {axis: strategy.shard(workload, axis, comm.size) for axis in {*axes}}
+        shards, axes = plan.shards, plan.layout
         layout = [shards[axis] for axis in axes]
         cut_along = [*dict.fromkeys(axes)] if workload.modulation == "per_token" else []
         self.condition_cuts: list[Shard | None] = [shards[axis] for axis in cut_along] or [None]
         """How the condition is cut: None, it is whole."""
-        places = placements(layout, hops_along(workload, strategy, comm.size), comm)
+        places = placements(layout, hops_along(plan), comm)
         self.first, self.last = layout[0], layout[-1]
         """How the input and the output are cut."""
-        self.text = strategy.text_shard(workload, comm.size)
+        self.text = plan.text
         """How text is cut."""
-        shared = Shared(workload, strategy, comm)
+        shared = Shared(plan, comm)
         self.pairs = shared.pairs
         self.positions = LearnedPositions(workload, comm)
         count = modulated(workload)
         self.conditioning = Conditioning(workload, count) if count else None
         blocks: list[list[Residual]] = []
         indices = modulation_indices(workload)
-        joint = {axis: strategy.held(workload, axis, comm.size) for axis in {*axes}}
+        joint = {axis: plan.held(axis) for axis in {*axes}}
         each = zip(workload.places, axes, places, indices, strict=True)
         for (sublayer, is_first, _), axis, place, i in each:
             norm, made = self._norm(i, place.shard), make(sublayer, shared)
@@ -154,3 +218,52 @@ class Transformer(nn.Module):
             x, text = run(x, text, conditions, inputs)
         normed, *_ = self.norm(without_text(x, text), ())
         return self.final(normed, self.last)
+
+
+# One attention and nothing else, as published attention-level figures have it.
+#
+# The input's channels are q, k and v end to end, the output's are the heads' results: no norm, no
+# residual, no projections.
+
+
+@final
+class AttentionAlone(Attending):
+    """Attention of q, k and v that are the channels of its input."""
+
+    def __init__(self, attention: Attention, shared: Shared) -> None:
+        super().__init__(attention, shared)
+        workload = shared.workload
+        self.head_dim, keys = workload.head_size, workload.key_heads * workload.head_size
+        self.widths = (workload.attention_width, keys, keys)
+
+    def into(self, x: Tensor, shard: Shard) -> tuple[Heads, None]:
+        parts = split_in_memory_order(x, self.widths, -1)
+        q, k, v = (each.unflatten(-1, (-1, self.head_dim)) for each in parts)
+        return (q, k, v), None
+
+    def out_of(self, attended: Tensor, beside: None, shard: Shard) -> Tensor:
+        return attended.flatten(-2)
+
+
+@final
+class AttentionModel(nn.Module):
+    """(B, *axes, (Z + 2 Zkv) D) -> (B, *axes, Z D), both sharded as the strategy has it."""
+
+    def __init__(self, plan: Plan, comm: Collectives) -> None:
+        super().__init__()
+        (attention,), (axis,) = plan.workload.attentions, plan.layout
+        shared = Shared(plan, comm)
+        self.first = self.last = plan.shards[axis]
+        self.text = plan.text
+        self.pairs = shared.pairs
+        self.condition_cuts: list[Shard | None] = [None]
+        self.attention = AttentionAlone(attention, shared)
+
+    def forward(self, inputs: Inputs) -> Tensor:
+        return self.attention(inputs.x, inputs, self.first)
+
+
+def model_of(plan: Plan, comm: Collectives) -> Transformer | AttentionModel:
+    """What a workload describes: a transformer, or one attention."""
+    kind = AttentionModel if plan.workload.is_attention_alone else Transformer
+    return kind(plan, comm)

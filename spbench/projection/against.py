@@ -6,7 +6,7 @@ float32, and queries, keys and values that go apart.
 """
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from typing import Any, final
@@ -14,19 +14,16 @@ from typing import Any, final
 from pydantic import ValidationError
 
 from spbench.errors import Failure
-from spbench.projection.constants import Constant
-from spbench.projection.cost import cost
-from spbench.projection.hardware import Cluster, find
-from spbench.projection.interval import Cost
+from spbench.projection.costmodel.constants import Constant
+from spbench.projection.costmodel.hardware import Cluster, find
+from spbench.projection.costmodel.step_time import Cost, cost
+from spbench.projection.dryrun.rank_work import WorkOf
 from spbench.projection.published import Point, PublishedCase, PublishedCell
 from spbench.projection.published_case import Counterpart, counterpart
 from spbench.projection.published_terms import cluster_of, published_seconds, steps_of
 from spbench.projection.score import Group, ScoredCase, ScoredCell, scored, scored_cell
-from spbench.projection.work import Work
 from spbench.workload.workload import Workload
 
-WorkOf = Callable[[Workload, str, int], Work]
-"""The work of a strategy, by name, on so many ranks."""
 MODEL_S = 0.15
 """Time of a generation beside denoising and decoding: prompts, schedules, copies; inferred."""
 IMAGE_US, VIDEO_US = 40.0, 290.0

@@ -10,11 +10,10 @@ from typing import Annotated, Any, Literal, final
 
 from pydantic import Field, StrictFloat, StrictInt
 
-from spbench.projection.constants import Positive
+from spbench.projection.costmodel.constants import Positive
 from spbench.workload.block import Frozen, Size
 from spbench.workload.config_names import configs
-from spbench.workload.validation_errors import validated
-from spbench.workload.yaml_lines import WorkloadError, read_mapping
+from spbench.workload.yaml_file import WorkloadError, read_mapping, validated
 
 MOST_BYTES = 2_000_000
 Text = Annotated[str, Field(min_length=1)]

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from typing import Any, final
 
 from spbench.errors import Failure
-from spbench.projection.cost import Mode
+from spbench.projection.costmodel.step_time import Mode
 from spbench.projection.published import Point, PublishedCase, PublishedCell
 from spbench.projection.published_terms import axes_of, cluster_of, count_of, model_of
 from spbench.strategies import registry

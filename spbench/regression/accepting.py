@@ -16,7 +16,7 @@ from spbench.analysis.verdict import Graded, Judgement
 from spbench.errors import or_none, writing
 from spbench.regression.base_and_head import Checked
 from spbench.results.accepted import NAME, Accepted, accepted_in, read_accepted, write_accepted
-from spbench.results.environment import git_output
+from spbench.results.machine import git_output
 
 
 def apply_accepted(

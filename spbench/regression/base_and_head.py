@@ -47,17 +47,16 @@ from spbench.launch.local import LocalLauncher
 from spbench.launch.turn_seat import Seat
 from spbench.regression.turn_server import TurnServer
 from spbench.report.progress import Screen
-from spbench.results.cgroup import allowed
-from spbench.results.environment import environment
 from spbench.results.find_run import samples_of_turns
+from spbench.results.hand_over import RowStatus
+from spbench.results.machine import allowed, environment
 from spbench.results.provenance import Provenance, provenance
-from spbench.results.reading import latest, read_runs
 from spbench.results.record import Record
-from spbench.results.sample import RowStatus
+from spbench.results.runs_csv import latest, read_runs
 from spbench.results.store import Store
 from spbench.sweep.plan import in_rounds
+from spbench.sweep.run import Sweep
 from spbench.sweep.run_folder import as_in_run_json, new_session
-from spbench.sweep.sweep import Sweep
 from spbench.text import counted
 from spbench.workload.case import COUNTED, Case, Cell
 

@@ -23,7 +23,7 @@ from spbench.regression.base_and_head import (
     open_runners,
 )
 from spbench.regression.checkout import CheckoutError, checked_out, work_tree
-from spbench.report.live_line import loading_torch
+from spbench.report.progress import loading_torch
 from spbench.results.find_run import find_baseline, find_run, read_latest
 from spbench.results.run_json import case_of, read_run
 from spbench.strategies.registry import load, module_of

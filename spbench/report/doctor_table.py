@@ -4,7 +4,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from rich.text import Text
 
-from spbench.doctor.diagnosis import Diagnosis
+from spbench.doctor.machine_checks import Diagnosis
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fewer, folded
 from spbench.results.link_report import LinkReport, LinkRow

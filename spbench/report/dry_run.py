@@ -13,7 +13,7 @@ from spbench.report.fit_width import Grid, fewer, folded
 from spbench.report.progress import in_a_line
 from spbench.text import counted, grouped
 from spbench.workload.case import Case, Cell
-from spbench.workload.predicted import Estimate, Prediction, RankWork
+from spbench.workload.predicted import Prediction, RankWork
 from spbench.workload.traffic import PHASES
 
 LABEL, NARROWEST = 16, 40
@@ -35,7 +35,7 @@ Foresees = Callable[[Mapping[str, int]], Sequence[str]]
 def show_plan(
     cells: Sequence[Cell],
     predictions: Mapping[str, Prediction],
-    estimates: Mapping[str, Estimate],
+    launch_s: Mapping[str, float],
     foreseen: Foresees,
     works: Works,
     *,
@@ -44,10 +44,12 @@ def show_plan(
     """Prints the resolved workloads and each case with its predicted bytes; then what the busiest
     rank of each computes and holds, which takes a second for each; and what all will take.
 
-    ``predictions``, ``estimates``: by the keys of cases; none for a cell that cannot run.
+    ``predictions``, ``launch_s``: by the keys of cases; none for a cell that cannot run.
     """
+    keys = [cell.case.key for cell in cells]
     rows = [
-        _plan(cell, predictions.get(cell.case.key), estimates.get(cell.case.key)) for cell in cells
+        _plan(cell, predictions.get(key), launch_s.get(key))
+        for cell, key in zip(cells, keys, strict=True)
     ]
     if as_json:
         known, _ = works()
@@ -124,7 +126,7 @@ def _remark(row: dict[str, Any]) -> str:
     return f"{row['strategy']} on {counted(row['ranks'], 'rank')}: {remark}" if remark else ""
 
 
-def _plan(cell: Cell, prediction: Prediction | None, estimate: Estimate | None) -> dict[str, Any]:
+def _plan(cell: Cell, prediction: Prediction | None, launch_s: float | None) -> dict[str, Any]:
     case, work = cell.case, cell.case.workload
     shape = ("axes", "batch", "dtype", "mode", "checkpointing", "optimizer", "guidance")
     return {
@@ -134,5 +136,5 @@ def _plan(cell: Cell, prediction: Prediction | None, estimate: Estimate | None) 
         **{name: getattr(case, name) for name in ("ranks", "launch", "device", "kind")},
         **asdict(prediction or Prediction(sharded="", sent_bytes={}, note="")),
         "why_not": cell.why_not,
-        "estimated_launch_s": estimate.launch_s if estimate else None,
+        "estimated_launch_s": launch_s,
     }

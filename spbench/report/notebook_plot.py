@@ -13,9 +13,9 @@ from spbench.report.plots.frame import Asked, Run
 from spbench.report.plots.kinds import page_of
 from spbench.report.plots.style import STYLE
 from spbench.results.find_run import find_run, reference_of
-from spbench.results.reading import latest, read_runs
 from spbench.results.record import COLUMNS
 from spbench.results.run_json import folder_of_run
+from spbench.results.runs_csv import latest, read_runs
 
 NOWHERE = Path(os.devnull, "no run")
 """In place of the folder of rows that come without one."""

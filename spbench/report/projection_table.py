@@ -5,7 +5,7 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spbench.analysis.strategy_line import USABLE
+from spbench.analysis.compare_strategies import USABLE
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fewer
 from spbench.text import counted

@@ -3,9 +3,8 @@
 from collections.abc import Callable, Sequence
 
 from spbench.analysis.compare import Comparison
+from spbench.analysis.compare_strategies import Line, Ranking, ranking_of
 from spbench.analysis.launches import on_processors
-from spbench.analysis.ranking import Ranking, ranking_of
-from spbench.analysis.strategy_line import Line
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, left_out
 from spbench.text import counted, grouped

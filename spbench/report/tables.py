@@ -15,7 +15,7 @@ from rich.text import Text
 
 from spbench.report import units
 from spbench.report.fit_width import Grid, by_panel, fewer, fitting, left_out, line_width, width_of
-from spbench.results.sample import STATUSES, VerifyResult
+from spbench.results.hand_over import STATUSES, VerifyResult
 from spbench.text import counted, grouped
 
 PLAIN_WIDTH = 200

@@ -10,10 +10,9 @@ from typing import Literal
 import yaml
 from pydantic import Field
 
-from spbench.results.sample import write_atomically
+from spbench.results.hand_over import write_atomically
 from spbench.workload.block import Frozen
-from spbench.workload.validation_errors import validated
-from spbench.workload.yaml_lines import YamlData, parse_mapping, read_mapping
+from spbench.workload.yaml_file import YamlData, parse_mapping, read_mapping, validated
 
 NAME = "accepted.yaml"
 MOST_BYTES = 10_000_000

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, final
 
 from spbench.errors import ResultsError, writing
-from spbench.results.sample import write_atomically
+from spbench.results.hand_over import write_atomically
 
 if TYPE_CHECKING:
     import pandas

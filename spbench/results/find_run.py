@@ -1,8 +1,13 @@
-"""The results directory that a command means, as it is named or the latest, and the rows of it.
+"""The run that a command means, as it is named or the latest, and the rows of it that flags choose.
 
+Also all runs that are kept, as one frame: under results/, in its archive, and as baselines.
 Functions import what needs pandas: a run imports this file before its ranks start.
 """
 
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -10,9 +15,10 @@ import click
 
 from spbench.errors import Failure, ResultsError, or_none
 from spbench.results.baselines import BASELINES, folder_of, names
-from spbench.results.capacities import has_capacities
+from spbench.results.capacities import COLUMNS, has_capacities, read_capacities
 from spbench.results.lock import is_held
-from spbench.results.run_json import folder_of_run, read_run
+from spbench.results.machine import git_output
+from spbench.results.run_json import folder_of_run, had_changes, read_run
 from spbench.text import did_you_mean, quoted
 
 if TYPE_CHECKING:
@@ -71,7 +77,7 @@ def all_runs() -> list[Path]:
     return [path.parent for path in by_change]
 
 
-def not_there_yet(run: Path, frame: "pandas.DataFrame") -> int:
+def not_there_yet(run: Path, frame: pandas.DataFrame) -> int:
     """Number of launches in run.json that have no row, or were interrupted."""
     ended = frame[frame["status"] != "interrupted"]
     have_rows = set(zip(ended["case"], ended["launch"], strict=True))
@@ -120,23 +126,23 @@ def drawn_beside(run: Path, name: str, baselines: Path) -> Path:
     return home / name if home.is_dir() else home.with_name(f"{home.stem}-{name}")
 
 
-def reference_of(run: Path, frame: "pandas.DataFrame") -> str | None:
+def reference_of(run: Path, frame: pandas.DataFrame) -> str | None:
     """The strategy to compare the others with that the run's sweep names, if it has a row."""
     name = read_run(folder_of_run(run)).get("reference")
     return name if (frame["strategy"] == name).any() else None
 
 
-def samples_of_turns(run: Path, frame: "pandas.DataFrame") -> "pandas.DataFrame":
+def samples_of_turns(run: Path, frame: pandas.DataFrame) -> pandas.DataFrame:
     """Iterations of the cases that took turns with another run's; the others are not read."""
-    from spbench.results.iterations import read_samples
+    from spbench.results.samples import read_samples
 
     return read_samples(run, set(frame.loc[frame["turns"].fillna(0) > 0, "case"]))
 
 
-def read_latest(run: Path) -> "pandas.DataFrame":
+def read_latest(run: Path) -> pandas.DataFrame:
     """The latest row of each launch; says on stderr what could not be read, and why. Raises Failure
     where the user has named a file that cannot be read."""
-    from spbench.results.reading import latest, read_runs
+    from spbench.results.runs_csv import latest, read_runs
 
     try:
         frame = read_runs(run)
@@ -150,3 +156,118 @@ def read_latest(run: Path) -> "pandas.DataFrame":
     if frame.empty:
         raise Failure(f"{run} holds no rows to show{way_on(run)}")
     return latest(frame)
+
+
+Chosen = tuple[Sequence[str], Sequence[str], Sequence[str]]
+"""Workloads, strategies and ranks as flags name them; all where none is named."""
+MOST_OFFERED = 8
+"""Values of a column that a message names."""
+
+
+def chosen_capacities(run: Path, chosen: Chosen) -> pandas.DataFrame:
+    """The lines of capacity.csv in the folder of a run that match all flags. Raises Failure without
+    such lines, and ResultsError where the file is damaged."""
+    return select_rows(read_capacities(folder_of_run(run)), *chosen)
+
+
+def capacities_beside(run: Path, chosen: Chosen) -> tuple[pandas.DataFrame, list[str]]:
+    """As ``chosen_capacities``, but without a line where there is none; and what was not read."""
+    import pandas
+
+    try:
+        return chosen_capacities(run, chosen), []
+    except Failure as error:
+        unread = [str(error)] if isinstance(error, ResultsError) else []
+        return pandas.DataFrame(columns=[*COLUMNS]), unread
+
+
+def select_rows(
+    frame: pandas.DataFrame,
+    workloads: Sequence[str],
+    strategies: Sequence[str],
+    ranks: Sequence[str],
+) -> pandas.DataFrame:
+    """The rows that match all flags; no flags mean all rows. Raises Failure without such rows.
+
+    A workload's name also means its rows with settings, a strategy's those with options or a mesh.
+    """
+    selected = frame
+    for flag, texts, column, behind in (
+        ("--workload", workloads, "workload", " "),
+        ("--strategy", strategies, "strategy", ": "),
+        ("--gpus", ranks, "ranks" if "ranks" in frame else "world_size", ","),
+    ):
+        if texts:
+            offered = list(map(str, frame[column].unique()))
+            values = {name for text in texts for name in _named(flag, text, offered, behind)}
+            selected = selected[selected[column].astype(str).isin(values)]
+    if selected.empty:
+        raise Failure("no row of the run matches --workload, --strategy and --gpus together")
+    return selected
+
+
+def _named(flag: str, text: str, offered: Sequence[str], behind: str) -> list[str]:
+    """The values that ``text`` names; settings in a workload's name may hold commas."""
+    names = [text] if text in offered else [part.strip() for part in text.split(",")]
+    values: list[str] = []
+    for name in names:
+        starts = tuple(name + sign for sign in behind)
+        meant = [value for value in offered if value == name or value.startswith(starts)]
+        if not meant:
+            more = len(offered) - MOST_OFFERED
+            known = ", ".join(offered[:MOST_OFFERED]) + (f" and {more} more" if more > 0 else "")
+            hint = did_you_mean(name, offered)
+            problem = f"{flag} {text}: the run has no {name!r}. {hint}".rstrip()
+            raise Failure(f"{problem}\n  There are {known}.")
+        values += meant
+    return values
+
+
+WITH_CHANGES = "+"
+"""Behind a commit whose tree had changes that were not committed."""
+
+
+def kept_rows(baselines: Path) -> pandas.DataFrame:
+    """The latest rows of every kept run, each once, with the columns ``kept``, the run's folder,
+    ``point``, its commit or else the run, and ``since``, when that point was made.
+
+    A commit is as old as git says; what git does not know, or was changed, as its first launch.
+    """
+    import pandas
+
+    from spbench.results.runs_csv import latest, read_runs
+
+    frames = []
+    for file in sorted([*RESULTS.glob("*/runs.csv"), *RESULTS.glob("archive/*/runs.csv")]) + sorted(
+        baselines.glob("*/runs.csv")
+    ):
+        folder = file.parent
+        try:
+            frame = latest(read_runs(folder))
+        except ResultsError as error:
+            click.echo(str(error), err=True)
+            continue
+        frames.append(frame.assign(kept=str(folder), changed=had_changes(read_run(folder))))
+    if not any(map(len, frames)):
+        return pandas.DataFrame()
+    rows = pandas.concat([frame for frame in frames if len(frame)], ignore_index=True)
+    rows = rows.drop_duplicates(["run_id", "case", "launch", "started_utc"], ignore_index=True)
+    committed = commit_dates({commit for commit in rows["git_commit"] if commit})
+    commit = rows["git_commit"].where(rows["git_commit"] == "", rows["git_commit"].str[:12])
+    changed = rows["changed"].map({True: WITH_CHANGES, False: ""})
+    point = (commit + changed).where(commit != "", rows["run_id"])
+    began = rows["started_utc"].groupby([point, rows["kept"]]).transform("min")
+    known = rows["git_commit"].map(committed)
+    since = known.where(known.notna() & ~rows["changed"], began)
+    return rows.assign(point=point, since=since.groupby(point).transform("min"))
+
+
+def commit_dates(commits: Collection[str]) -> dict[str, str]:
+    """When git says that each commit was made, as runs.csv writes times; unknown ones are left
+    out."""
+    words = ["log", "--no-walk=unsorted", "--ignore-missing", "--format=%H %ct", *sorted(commits)]
+    known = or_none(lambda: git_output(*words, "--")) if commits else ""
+    return {
+        commit: f"{datetime.fromtimestamp(int(seconds), UTC):%Y-%m-%dT%H:%M:%SZ}"
+        for commit, seconds in (line.split() for line in (known or "").splitlines())
+    }

@@ -11,8 +11,8 @@ from pathlib import Path
 
 from pydantic import BaseModel
 
+from spbench.results.hand_over import read_json, write_atomically
 from spbench.results.record import Record
-from spbench.results.sample import read_json, write_atomically
 from spbench.text import grouped
 from spbench.workload.traffic import Op
 

@@ -25,16 +25,16 @@ from torch.autograd.function import once_differentiable
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Folding, Scores
 from spbench.layers.attention_grid import AttentionGrid
-from spbench.layers.blockwise import Part
-from spbench.layers.key_blocks import folded_shard, pack, unpack
+from spbench.layers.blockwise import Part, folded_shard, pack, unpack
 from spbench.layers.memory_order import put_outermost
 from spbench.strategies.fixed_axis import AUTO, FixedAxis, Known, waited_along
 from spbench.strategies.refusals import blocks_why_not, grouped_why_not, groups_why_not, size_misfit
 from spbench.workload.block import Attention, Sublayer
+from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard, Sizes
 from spbench.workload.traffic import Traffic, Transfer, along_held
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.workload import Workload
 
 
 @final

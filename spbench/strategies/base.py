@@ -5,7 +5,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, cached_property
 from typing import ClassVar, final
 
 from torch import Tensor, nn
@@ -14,13 +14,12 @@ from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.linear import LinearSpec, WholeLinear
 from spbench.layers.pair_bias import gather_traffic, gathered
-from spbench.workload import step_traffic
+from spbench.workload import traffic
 from spbench.workload.block import Sublayer
 from spbench.workload.flattened import flattened
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard, Sizes
-from spbench.workload.step_traffic import Move
-from spbench.workload.traffic import Traffic, Transfer
+from spbench.workload.traffic import Move, Traffic, Transfer
 from spbench.workload.workload import Workload
 
 
@@ -43,7 +42,7 @@ def transfers_of(strategy: Strategy, workload: Workload, ranks: int, move: Move)
     place, before, axis = move.place, move.before, move.axis
     own = strategy.sublayer_traffic(place.sublayer, workload, axis, ranks)
     switches = switch_traffic(strategy, workload, before, axis, ranks)
-    return step_traffic.in_a_step(workload, place, own, switches, strategy.ends_in_transfer)
+    return traffic.in_a_step(workload, place, own, switches, strategy.ends_in_transfer)
 
 
 def transfers_of_step(strategy: Strategy, workload: Workload, ranks: int) -> list[Transfer]:
@@ -53,7 +52,7 @@ def transfers_of_step(strategy: Strategy, workload: Workload, ranks: int) -> lis
     moves = map(Move, workload.places, (layout[0], *layout), layout)  # the first is no switch
     sent = (each for move in moves for each in known(move))
     how = Mesh.of(strategy.mesh(workload, ranks)), strategy.cuts_weights, strategy.holds_whole
-    return [*sent, *step_traffic.gradient_sums(workload, *how)]
+    return [*sent, *traffic.gradient_sums(workload, *how)]
 
 
 # The questions that a strategy answers; all but why_not and layout have an answer already.
@@ -70,7 +69,7 @@ def transfers_of_step(strategy: Strategy, workload: Workload, ranks: int) -> lis
 # linear_in, _out    make the projections into a sublayer and out of it
 # attend             attention along axes that may be sharded
 
-Hops = Sequence[step_traffic.Hop]
+Hops = Sequence[traffic.Hop]
 Layout = tuple[str, ...]  # the axis that each sublayer of the whole stack shards; two: time+space
 
 
@@ -110,6 +109,11 @@ class Strategy(ABC):
     def why_not(self, workload: Workload, ranks: int) -> str | None:
         """Why it cannot run on ``ranks``, with values that would work; or None."""
 
+    @final
+    def on(self, workload: Workload, ranks: int) -> Plan:
+        """What it does on a workload that it can run, cut as ``flattened`` cuts it."""
+        return Plan(self.settled(workload, ranks), workload, ranks, self)
+
     def settled(self, workload: Workload, ranks: int) -> Strategy:
         """The strategy with each option that it chooses by the workload's bytes written out."""
         return self
@@ -117,7 +121,7 @@ class Strategy(ABC):
     def alternatives(self, workload: Workload, ranks: int) -> Sequence[Strategy]:
         """All that ``settled`` chooses among, each written out; none: it chooses nothing.
 
-        Its choice sends the fewest bytes, weighed by ``unevenness``; ``plan_check.py`` holds that.
+        Its choice sends the fewest bytes, weighed by ``unevenness``; tests hold that.
         """
         return ()
 
@@ -183,14 +187,100 @@ class Strategy(ABC):
 
     def hops(self, workload: Workload, before: str, after: str, ranks: int) -> Hops | None:
         """The all-to-alls of a switch from axis to axis, in turn; None: there is no way."""
-        return step_traffic.Hop.between(*(self.shard(workload, x, ranks) for x in (before, after)))
+        return traffic.Hop.between(*(self.shard(workload, x, ranks) for x in (before, after)))
 
     @final
     def held(self, workload: Workload, axis: str, ranks: int) -> Sizes:
         """What each rank holds of a self-attention's sequence while ``axis`` is sharded."""
         sizes = self.shard(workload, axis, ranks).sizes, self.text_shard(workload, ranks).sizes
-        return step_traffic.held_with_text(workload, axis, *sizes)
+        return traffic.held_with_text(workload, axis, *sizes)
 
     def traffic(self, workload: Workload, ranks: int) -> list[Transfer]:
         """Every transfer of one step, predicted without running."""
         return transfers_of_step(self, workload, ranks)
+
+
+@final
+@dataclass(frozen=True, eq=False)
+class Plan:
+    """What a strategy does on one workload and number of ranks: made once a case."""
+
+    strategy: Strategy
+    """With each option that it chose written out."""
+    workload: Workload
+    ranks: int
+    asked_for: Strategy
+
+    def rebound(self, workload: Workload) -> Plan:
+        """The plan of the same options for another workload; itself for its own."""
+        return self if workload == self.workload else self.strategy.on(workload, self.ranks)
+
+    @cached_property
+    def group(self) -> Plan:
+        """What ranks that share samples do: itself, or the plan of each of several groups."""
+        strategy, workload, ranks = self.strategy.in_a_group(self.workload, self.ranks)
+        return self if strategy is self.strategy else Plan(strategy, workload, ranks, strategy)
+
+    @property
+    def cuts_weights(self) -> bool:
+        return self.strategy.cuts_weights
+
+    @property
+    def holds_whole(self) -> bool:
+        return self.strategy.holds_whole
+
+    @property
+    def keeps_scores(self) -> bool:
+        return self.strategy.keeps_scores
+
+    @cached_property
+    def layout(self) -> Layout:
+        return self.strategy.layout(self.workload, self.ranks)
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        return Mesh.of(self.strategy.mesh(self.workload, self.ranks))
+
+    @cached_property
+    def shards(self) -> Mapping[str, Shard]:
+        """How each axis is cut while it is the sharded one."""
+        axes = dict.fromkeys([*self.workload.axes, *self.layout])
+        return {axis: self.strategy.shard(self.workload, axis, self.ranks) for axis in axes}
+
+    @cached_property
+    def text(self) -> Shard:
+        return self.strategy.text_shard(self.workload, self.ranks)
+
+    @cached_property
+    def notes(self) -> str:
+        return self.asked_for.notes(self.workload, self.ranks)
+
+    @cached_property
+    def traffic(self) -> list[Transfer]:
+        return self.strategy.traffic(self.workload, self.ranks)
+
+    def held(self, axis: str) -> Sizes:
+        return self.strategy.held(self.workload, axis, self.ranks)
+
+    def hops(self, before: str, after: str) -> Hops | None:
+        return self.strategy.hops(self.workload, before, after, self.ranks)
+
+    def sublayer_traffic(self, sublayer: Sublayer, axis: str) -> Traffic:
+        return self.strategy.sublayer_traffic(sublayer, self.workload, axis, self.ranks)
+
+    def switch_traffic(self, before: str, after: str) -> Traffic:
+        return switch_traffic(self.strategy, self.workload, before, after, self.ranks)
+
+    def inside(self, shard: Shard) -> Shard | None:
+        return self.strategy.inside(shard)
+
+    def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
+        return self.strategy.linear_in(spec, comm)
+
+    def linear_out(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
+        return self.strategy.linear_out(spec, comm)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
+    ) -> Tensor:
+        return self.strategy.attend(q, k, v, scores, shard, comm)

@@ -15,8 +15,7 @@ from typing import final
 from spbench.strategies.base import Layout, Strategy
 from spbench.text import counted
 from spbench.workload.mesh import CFG, Mesh
-from spbench.workload.step_traffic import gradient_sums
-from spbench.workload.traffic import Transfer
+from spbench.workload.traffic import Transfer, gradient_sums
 from spbench.workload.workload import Workload
 
 

@@ -9,18 +9,16 @@ from functools import cached_property
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, final
 
-from spbench.strategies.base import switch_traffic
 from spbench.strategies.registry import UnknownStrategyError, in_mesh
 from spbench.workload.block import Attention, Stack, Sublayer
 from spbench.workload.case import Case, Cell
-from spbench.workload.mesh import NO_MESH, CaseMesh, Mesh
+from spbench.workload.mesh import NO_MESH, CaseMesh
 from spbench.workload.predicted import Lane, Leg, Prediction, Sent
-from spbench.workload.sent_counts import busiest_rank, by_busiest
-from spbench.workload.traffic import Transfer
+from spbench.workload.traffic import Transfer, busiest_rank, by_busiest
 from spbench.workload.workload import Workload
 
 if TYPE_CHECKING:
-    from spbench.strategies.base import Layout, Strategy
+    from spbench.strategies.base import Layout, Plan, Strategy
 
 
 @final
@@ -93,13 +91,13 @@ def predictions(cells: Sequence[Cell]) -> dict[str, Prediction]:
 
 def _prediction(case: Case) -> Prediction:
     strategy = in_mesh(case.strategy, case.mesh)
-    workload = strategy.flattened(case.workload)
-    layout = _sharded(*strategy.in_a_group(workload, case.ranks))
-    axes = layout[: len(workload.parts[0].block)]
+    plan = strategy.on(strategy.flattened(case.workload), case.ranks)
+    layout = _sharded(plan)
+    axes = layout[: len(plan.workload.parts[0].block)]
     return Prediction(
         sharded=_in_order(axes) if len({*layout}) > 1 else axes[0] or "none",
-        sent_bytes=by_busiest(strategy.traffic(workload, case.ranks)),
-        note=_notes(strategy, workload, case.ranks),
+        sent_bytes=by_busiest(plan.traffic),
+        note=_notes(plan),
     )
 
 
@@ -109,16 +107,15 @@ def _in_order(axes: Layout) -> str:
     return (", " if any(" " in axis for axis in axes) else " ").join(axes)
 
 
-def _sharded(strategy: Strategy, workload: Workload, ranks: int) -> Layout:
+def _sharded(plan: Plan) -> Layout:
     """The sharded axis of each sublayer; '' where ranks hold the activation whole."""
-    layout = strategy.layout(workload, ranks)
-    return ("",) * len(layout) if strategy.holds_whole else layout
+    return ("",) * len(plan.layout) if plan.group.holds_whole else plan.layout
 
 
-def _notes(strategy: Strategy, workload: Workload, ranks: int) -> str:
-    mesh = str(Mesh.of(strategy.mesh(workload, ranks)))
+def _notes(plan: Plan) -> str:
+    mesh = str(plan.mesh)
     meshed = f"groups of ranks are {mesh}" if mesh else ""
-    return "; ".join(filter(None, (meshed, strategy.notes(workload, ranks))))
+    return "; ".join(filter(None, (meshed, plan.notes)))
 
 
 def lanes(
@@ -143,41 +140,37 @@ def _lane(name: str, strategy: Strategy, workload: Workload, ranks: int) -> Lane
     why_not = strategy.why_not(workload, ranks)
     if why_not is not None:
         return Lane(strategy=name, why_not=why_not)
-    traffic = strategy.traffic(workload, ranks)
-    busiest = busiest_rank(transfer for transfer in traffic if transfer.phase == "forward")
-    own = strategy.in_a_group(workload, ranks)
-    layout = strategy.layout(workload, ranks)
-    legs = _legs(layout, *own, busiest % own[-1])
-    stacks = courses(layout, workload)
+    plan = strategy.on(workload, ranks)
+    busiest = busiest_rank(each for each in plan.traffic if each.phase == "forward")
+    legs = _legs(plan.group, busiest % plan.group.ranks)
+    stacks = courses(plan.layout, workload)
     means = [mean_bytes(course, legs) * course.part.depth for course in stacks]
     return Lane(
         strategy=name,
-        note=_notes(strategy, workload, ranks),
+        note=_notes(plan),
         legs=legs,
         axes={axis: tuple(workload.grid(axis)) for axis in workload.axes},
         periods=tuple(course.period for course in stacks),
         saves_last_switch=stacks[-1].saves_last_switch,
         block_bytes=sum(means, Fraction(0)) / workload.blocks,
-        step_bytes=by_busiest(traffic),
+        step_bytes=by_busiest(plan.traffic),
     )
 
 
-def _legs(
-    layout: Layout, strategy: Strategy, workload: Workload, ranks: int, rank: int
-) -> tuple[Leg, ...]:
+def _legs(plan: Plan, rank: int) -> tuple[Leg, ...]:
     def sent(transfer: Transfer) -> Sent:
         return Sent(op=transfer.op, sent_bytes=transfer.sent[rank])
 
     made: dict[tuple[Sublayer, str, str], Leg] = {}  # a stack repeats a few legs
     legs = []
-    shown = _sharded(strategy, workload, ranks)
+    shown, layout = _sharded(plan), plan.layout
     for sublayer, axis, after, name in zip(
-        workload.stack, layout, (*layout[1:], layout[-1]), shown, strict=True
+        plan.workload.stack, layout, (*layout[1:], layout[-1]), shown, strict=True
     ):
         key = sublayer, axis, after
         if key not in made:
-            forward, _ = strategy.sublayer_traffic(sublayer, workload, axis, ranks)
-            hops, _ = switch_traffic(strategy, workload, axis, after, ranks)
+            forward, _ = plan.sublayer_traffic(sublayer, axis)
+            hops, _ = plan.switch_traffic(axis, after)
             sent_bytes = sum((hop.sent[rank] for hop in hops), Fraction(0))
             switch = Sent(op=hops[0].op, sent_bytes=sent_bytes) if hops else None
             moved = tuple(x for x in map(sent, forward) if x.sent_bytes)  # no ring of one rank

@@ -20,8 +20,7 @@ from spbench.strategies.registry import EXCHANGES, load
 from spbench.workload.block import Sublayer
 from spbench.workload.mesh import ALL
 from spbench.workload.sharding import Shard
-from spbench.workload.step_traffic import Hop
-from spbench.workload.traffic import Traffic, bytes_in_a_step
+from spbench.workload.traffic import Hop, Traffic, bytes_in_a_step
 from spbench.workload.workload import Workload
 
 

@@ -11,13 +11,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import ClassVar, final
 
-from spbench.layers.head_shares import all_heads
+from spbench.layers.heads import all_heads
 from spbench.strategies.base import Layout, Strategy, transfers_of
 from spbench.workload.block import Sublayer
 from spbench.workload.flattened import flattened
 from spbench.workload.sharding import Shard
-from spbench.workload.step_traffic import Move
-from spbench.workload.traffic import waited_bytes
+from spbench.workload.traffic import Move, waited_bytes
 from spbench.workload.workload import Workload
 
 AUTO = "auto"

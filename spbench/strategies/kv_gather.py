@@ -22,10 +22,23 @@ from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives
 from spbench.layers import blockwise
-from spbench.layers.attention import Folding, Scores, attend_whole
-from spbench.layers.blockwise import Part, from_row
-from spbench.layers.key_blocks import by_position, by_rank, folded_shard, pack, put, unpack
-from spbench.layers.linformer import attend_projected, projected_traffic
+from spbench.layers.attention import (
+    Folding,
+    Scores,
+    attend_projected,
+    attend_whole,
+    projected_traffic,
+)
+from spbench.layers.blockwise import (
+    Part,
+    by_position,
+    by_rank,
+    folded_shard,
+    from_row,
+    pack,
+    put,
+    unpack,
+)
 from spbench.layers.memory_order import put_outermost
 from spbench.strategies.fixed_axis import FixedAxis
 from spbench.strategies.refusals import blocks_why_not

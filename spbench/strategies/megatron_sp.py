@@ -18,10 +18,8 @@ from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, attend_whole
-from spbench.layers.cut_linear import ColumnCut, RowCut
-from spbench.layers.head_groups import traffic_across, with_heads
-from spbench.layers.head_parallel import bias_of_groups, bias_traffic_by_groups
-from spbench.layers.linear import LinearSpec
+from spbench.layers.heads import bias_of_groups, bias_traffic_by_groups, traffic_across, with_heads
+from spbench.layers.linear import ColumnCut, LinearSpec, RowCut
 from spbench.layers.memory_order import in_memory_order
 from spbench.layers.query_key_norm import cut_norm_sums
 from spbench.strategies import refusals

@@ -20,8 +20,7 @@ from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, attend_whole
-from spbench.layers.cut_linear import ColumnCut, RowCut
-from spbench.layers.linear import LinearSpec
+from spbench.layers.linear import ColumnCut, LinearSpec, RowCut
 from spbench.layers.memory_order import in_memory_order
 from spbench.layers.pair_bias import taken, taken_traffic
 from spbench.layers.query_key_norm import cut_norm_sums

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from spbench.errors import Failure
 from spbench.text import did_you_mean, first_line
-from spbench.workload.yaml_lines import short
+from spbench.workload.yaml_file import short
 
 if TYPE_CHECKING:
     from spbench.strategies.base import Strategy

@@ -23,17 +23,16 @@ from torch.autograd.function import once_differentiable
 from spbench.comm.collectives import Collectives, Pending
 from spbench.comm.transport import DONE
 from spbench.layers import blockwise
-from spbench.layers.attention import Folding, Scores
-from spbench.layers.blockwise import Part, from_row
-from spbench.layers.key_blocks import first, folded_shard, pack, summed, tile, unpack
-from spbench.layers.linformer import attend_projected, projected_traffic
+from spbench.layers.attention import Folding, Scores, attend_projected, projected_traffic
+from spbench.layers.blockwise import Part, first, folded_shard, from_row, pack, summed, tile, unpack
 from spbench.layers.memory_order import put_outermost
 from spbench.strategies.fixed_axis import FixedAxis
 from spbench.strategies.refusals import biased_why_not, blocks_why_not
 from spbench.workload.block import Attention, Sublayer
+from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Traffic, Transfer
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.workload import Workload
 
 
 @final

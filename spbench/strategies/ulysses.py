@@ -18,7 +18,7 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
-from spbench.layers.head_parallel import attend_by_heads, traffic_by_heads
+from spbench.layers.heads import attend_by_heads, traffic_by_heads
 from spbench.strategies.fixed_axis import FixedAxis, padding_in_words
 from spbench.strategies.refusals import heads_why_not
 from spbench.workload.block import Attention, Sublayer

@@ -17,9 +17,15 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
-from spbench.layers.head_groups import HEADS, of_first, traffic_in_groups
-from spbench.layers.head_parallel import attend_by_heads, traffic_by_heads
-from spbench.layers.head_shares import all_heads, share_heads
+from spbench.layers.heads import (
+    HEADS,
+    all_heads,
+    attend_by_heads,
+    of_first,
+    share_heads,
+    traffic_by_heads,
+    traffic_in_groups,
+)
 from spbench.strategies import refusals
 from spbench.strategies.base import Strategy
 from spbench.strategies.fixed_axis import AUTO, FixedAxis, Known, padding_in_words
@@ -27,8 +33,7 @@ from spbench.strategies.registry import ACROSS, load
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard, shard_sizes
-from spbench.workload.step_traffic import in_a_step
-from spbench.workload.traffic import Traffic, waited_bytes
+from spbench.workload.traffic import Traffic, in_a_step, waited_bytes
 from spbench.workload.workload import Workload
 
 

@@ -1,4 +1,8 @@
-"""Which devices this machine has, how many ranks it can start on them, and how fast they are."""
+"""Which devices this machine has, how many ranks it can start on them, and how fast they are.
+
+What a launch takes is estimated from counted operations and that rate. A core is timed for a
+moment, a GPU does a part of what its data sheet says; once a launch has ended, its time counts.
+"""
 
 import os
 import re
@@ -9,18 +13,37 @@ from typing import Any, final
 
 import click
 
-from spbench.errors import Failure
+from spbench.errors import Failure, or_none
 from spbench.launch.torchrun import joined_ranks
-from spbench.results.cgroup import free_memory_bytes, usable_cores
+from spbench.report import units
 from spbench.results.cuda_driver import cuda_gpus
-from spbench.results.environment import VISIBLE, is_cudas_to_say, names_a_gpu, visible
-from spbench.results.environment import gpus as gpus_here
+from spbench.results.machine import (
+    VISIBLE,
+    free_memory_bytes,
+    is_cudas_to_say,
+    names_a_gpu,
+    usable_cores,
+    visible,
+)
+from spbench.results.machine import gpus as gpus_here
 from spbench.results.nvml import GpuState
-from spbench.workload.case import MAX_RANKS, Device
+from spbench.text import counted
+from spbench.workload.case import MAX_RANKS, Case, Cell, Device
+from spbench.workload.flops import step_flops
 
 MAX_PROCESSES = 1024
 PROBE = 512
 """Rows of the square matrices whose product times a core."""
+LOAD_S, START_S = 5.0, 1.5
+"""Loading torch, once; and starting and ending the ranks of a launch."""
+PART_OF_PEAK = 0.3
+"""What steps reach of a core's, or a GPU's, rate in large products."""
+CROWDED = 2.0
+"""How much longer steps take where ranks outnumber cores and wait for each other."""
+PROOF_STEPS, STEADY_STEPS, STEADY_S = 4.5, 5.5, {"cpu": 2.4, "cuda": 3.0}
+"""Steps of memory and proof, of warm-up, and the least seconds of warm-up."""
+PROCESS_BYTES = 300 * 2**20
+"""Python and torch in a rank's process."""
 DENSE_16_BIT_TFLOPS = {
     "GB200": 2500.0,
     "B200": 2250.0,
@@ -146,6 +169,130 @@ class Machines:
             core_flops_per_s=_core_flops_per_s(),
             gpus=visible_gpus(),
         )
+
+    def step_s(self, case: Case) -> float | None:
+        """About the seconds of a step, without communication; None on a GPU whose data sheet is not
+        known."""
+        flops = float(step_flops(case.workload))
+        if case.workload.recomputes:
+            flops *= 4 / 3  # forward runs twice of forward, forward again and a twofold backward
+        of_rank = flops / case.ranks
+        if case.device == "cuda":
+            peak_tflops = known_peak(self.gpus, case.workload.dtype)
+            return of_rank / (PART_OF_PEAK * peak_tflops * 1e12) if peak_tflops else None
+        cores = self.cores / case.processes
+        if cores >= 1:  # 3 ranks on 8 cores have 2 threads each
+            return of_rank / (PART_OF_PEAK * self.core_flops_per_s * int(cores))
+        return CROWDED * of_rank / (PART_OF_PEAK * self.core_flops_per_s * cores)
+
+    def launch_s(self, case: Case) -> float | None:
+        """About the seconds of a launch: its start, proof and warm-up, timed and silent steps."""
+        step_s = self.step_s(case)
+        if step_s is None:
+            return None
+        budget = case.budget
+        steady_s = max(STEADY_S[case.device], STEADY_STEPS * step_s)
+        steady_s = min(steady_s, budget.max_warmup * step_s)
+        timed = min(max(budget.seconds / step_s, budget.min_iterations), budget.max_iterations)
+        passes = 2 if budget.silent else 1
+        return START_S + PROOF_STEPS * step_s + steady_s + passes * timed * step_s
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """What is said of a run before it starts."""
+
+    launch_s: Mapping[str, float]
+    """About the seconds of a launch, by the key of its case; none where the rate is not known."""
+    sentences: Sequence[str]
+    machines: Machines | None
+    """None where the machine cannot be asked, or nothing can run."""
+
+
+def forecast(cells: Sequence[Cell], nodes: int, limit_s: float) -> Forecast:
+    """What the launches of ``cells`` will take on ``nodes`` machines like this one, in a line, and
+    warnings of what will go wrong. ``limit_s``: the deadline of a launch."""
+    cases = [cell.case for cell in cells if cell.why_not is None]
+    machines = or_none(lambda: Machines.here(nodes)) if cases else None
+    if machines is None:
+        return Forecast(launch_s={}, sentences=[], machines=None)
+    seconds = {case.key: machines.launch_s(case) for case in cases}
+    launch_s = {key: taken_s for key, taken_s in seconds.items() if taken_s is not None}
+    return Forecast(
+        launch_s=launch_s,
+        sentences=estimated(cases, launch_s, machines, limit_s),
+        machines=machines,
+    )
+
+
+def estimated(
+    cases: Sequence[Case], launch_s: Mapping[str, float], machines: Machines, limit_s: float
+) -> list[str]:
+    """A line on what the launches of a run will take, and warnings of what will go wrong.
+
+    Parameters
+    ----------
+    cases
+        A case for each launch.
+    launch_s
+        Seconds of a launch by the case's key; none of a case that nothing is known of.
+    machines
+        What ranks start on.
+    limit_s
+        The deadline of a launch, in seconds.
+
+    Returns
+    -------
+    The sentences.
+    """
+    by_launch = [launch_s.get(case.key) for case in cases]
+    known_s = [seconds for seconds in by_launch if seconds is not None]
+    lines = ["estimated: time not known, since this GPU's rate is not"]
+    if len(known_s) == len(cases):
+        about = units.roughly(LOAD_S + sum(min(seconds, limit_s) for seconds in known_s))
+        lines = [f"estimated: about {about}, by operations; the first launch corrects it"]
+    late = sum(seconds > limit_s for seconds in known_s)
+    if late:
+        limit = f"--timeout, which is {units.roughly(limit_s)}"
+        lines.append(f"warning: {counted(late, 'launch')} will hardly be done within {limit}")
+    return [*lines, *_crowded(cases, machines)]
+
+
+def _crowded(cases: Sequence[Case], machines: Machines) -> list[str]:
+    """A warning of ranks that share a core."""
+    crowded = [c for c in cases if c.device == "cpu" and c.processes > machines.cores]
+    if not crowded:
+        return []
+    ranks = ", ".join(map(str, sorted({case.ranks for case in crowded})))
+    fitting = ",".join(str(2**n) for n in range(6) if 2**n <= machines.cores)
+    effect = "leaves them out" if len(crowded) < len(cases) else "gives each a core"
+    return [
+        f"warning: {counted(len(crowded), 'launch')} on {ranks} ranks, more than "
+        f"{counted(machines.cores, 'core')}: ranks wait for each other, and times say little; "
+        f"--gpus {fitting} {effect}"
+    ]
+
+
+def memory_needed(peak_bytes: Mapping[str, int], cases: Sequence[Case], machines: Machines) -> str:
+    """A sentence on the largest of these cases, and what there is; blank where none was counted.
+
+    ``peak_bytes``: of a rank, by the keys of cases. Ranks on a CPU share its memory.
+    """
+    needs = {}
+    for case in cases:
+        if case.key in peak_bytes:
+            peak = peak_bytes[case.key]
+            on_cpu = case.processes * (peak + PROCESS_BYTES)
+            needs[case.key] = on_cpu if case.device == "cpu" else peak
+    if not needs:
+        return ""
+    most = units.size("GiB", max(needs.values()))
+    if cases[0].device == "cpu":
+        return f"memory: up to {most} for all ranks, of {units.size('GiB', machines.memory_bytes)}"
+    sizes = [gpu["memory_bytes"] for gpu in machines.gpus if gpu.get("memory_bytes")]
+    there = f", of {units.size('GiB', min(sizes))}" if sizes else ""
+    return f"memory: up to {most} on a GPU{there}"
 
 
 def _core_flops_per_s() -> float:

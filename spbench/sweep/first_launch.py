@@ -25,8 +25,8 @@ from pydantic import BaseModel
 import spbench
 from spbench.launch.cluster import source_digest
 from spbench.results.agreement import TOLERANCE, Difference, Fingerprint, farthest, noise_floor
+from spbench.results.hand_over import Sample, read_json, write_atomically
 from spbench.results.record import COLUMNS, Record
-from spbench.results.sample import Sample, read_json, write_atomically
 from spbench.strategies.registry import UnknownStrategyError, module_of
 from spbench.text import counted
 from spbench.workload.case import Case

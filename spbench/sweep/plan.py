@@ -5,18 +5,22 @@ Such a round is measured whole, so that ratios are still those of launches next 
 as a launch of its own: what was disturbed stays in ``runs.csv``. As many rounds as were planned may
 follow, and only while they can still bring enough quiet launches; none where every launch so far
 was noisy, as on a machine that is never quiet (docs/decisions/0016).
+
+A case is not tried that needs at least the memory that was missing before (``MemorySeen``).
 """
 
+import operator
 import random
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import replace
-from typing import TypeVar
+from dataclasses import dataclass, field, replace
+from typing import Any, TypeVar, final
 
 import click
 
 from spbench.analysis.intervals import LEAST_LAUNCHES
 from spbench.errors import Failure
 from spbench.launch.launcher import Deadlines
+from spbench.results.hand_over import RowStatus
 from spbench.results.record import Record
 from spbench.strategies.registry import in_mesh, load
 from spbench.sweep.devices import why_not_here
@@ -24,6 +28,7 @@ from spbench.sweep.request import Request, refusal
 from spbench.text import counted, grouped
 from spbench.workload.case import Case, Cell, Combination, Job
 from spbench.workload.mesh import CaseMesh
+from spbench.workload.workload import Workload
 
 T = TypeVar("T")
 MAX_LAUNCHES_OF_A_RUN = 10_000
@@ -73,20 +78,21 @@ def cells(request: Request) -> list[Cell]:
 def without_unfit(request: Request) -> Request:
     """The request without ranks that a strategy cannot use, of which stderr says why; as it is
     where nothing would be left, or where such cells become rows."""
-    why: dict[tuple[str, int, CaseMesh], str] = {}
-    for each in [] if request.skip_invalid else request.combinations:
-        name = each.mesh.beside(each.strategy)
-        if reason := declined(each):
-            left_out = f"{each.workload.name} on {counted(each.ranks, 'rank')}, since {name} cannot"
-            why.setdefault(_place(each), f"left out: {left_out}: {reason}")
-    fit = [each for each in request.combinations if _place(each) not in why]
+    why: dict[tuple[Workload, int, CaseMesh], str] = {}
+    for asked in [] if request.skip_invalid else request.combinations:
+        if reason := declined(asked):
+            name = asked.mesh.beside(asked.strategy)
+            where = f"{asked.workload.name} on {counted(asked.ranks, 'rank')}"
+            sentence = f"left out: {where}, since {name} cannot: {reason}"
+            why.setdefault((asked.workload, asked.ranks, asked.mesh), sentence)
+    fit = [
+        asked
+        for asked in request.combinations
+        if (asked.workload, asked.ranks, asked.mesh) not in why
+    ]
     for sentence in dict.fromkeys(why.values()) if fit else ():
         click.echo(sentence, err=True)
     return replace(request, combinations=fit or request.combinations)
-
-
-def _place(each: Combination) -> tuple[str, int, CaseMesh]:
-    return each.workload.model_dump_json(), each.ranks, each.mesh
 
 
 def in_rounds(cases: Sequence[Case], launches: Iterable[int], seed: int) -> list[Cell]:
@@ -97,7 +103,7 @@ def in_rounds(cases: Sequence[Case], launches: Iterable[int], seed: int) -> list
     """
     # Neighbours in the plan need not be so in the request: an include may add a strategy.
     cells = [Cell(case=case, why_not=declined(case)) for case in cases]
-    groups = grouped(cells, lambda cell: (cell.case.workload.model_dump_json(), cell.case.ranks))
+    groups = grouped(cells, lambda cell: (cell.case.workload, cell.case.ranks))
     return [
         replace(cell, case=cell.case.model_copy(update={"launch": launch}))
         for launch in launches
@@ -191,3 +197,94 @@ def _one_more(cases: Sequence[Case], latest: Sequence[Record], seed: int) -> lis
     if not 0 < max(lacking, default=0) <= 2 * planned - launch:
         return []
     return in_rounds([by_key[key] for key in again], [launch], seed)
+
+
+STARVED = ("oom", "host_oom")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class MemorySeen:
+    """What launches have shown of memory, in this run and in what it resumes.
+
+    A case is not tried that needs at least what was missing before. On GPUs a rank has its memory
+    for itself: of two cases that differ in ranks alone the one on fewer needs more, since each rank
+    holds a larger part. Ranks of one CPU share its memory: there the one on more ranks needs more,
+    since parts add up to the same, and what every rank holds whole comes once more. On several CPUs
+    neither is known, and only cases on as many ranks are compared. Nothing is skipped that needs no
+    more than a case that ran.
+    """
+
+    nodes: int = 1
+    starved: list[Case] = field(default_factory=list)
+    fitted: list[Case] = field(default_factory=list)
+    once_more: set[str] = field(default_factory=set)
+    """Keys of cases that starved before this invocation: each is tried again, once, since somebody
+    may have freed memory meanwhile."""
+
+    @classmethod
+    def of(cls, cells: Sequence[Cell], rows: Iterable[Record], nodes: int) -> "MemorySeen":
+        """``rows``: what is kept of earlier invocations, in which ``cells`` have a part."""
+        cases = {(cell.case.key, cell.case.launch): cell.case for cell in cells}
+        latest = {(row.case, row.launch): row.status for row in rows}
+        ended = [(case, latest[key]) for key, case in cases.items() if key in latest]
+        starved = [case for case, status in ended if status in STARVED]
+        fitted = [case for case, status in ended if status == "ok"]
+        keys = {case.key for case in starved}
+        return cls(nodes=nodes, starved=starved, fitted=fitted, once_more=keys)
+
+    def add(self, case: Case, status: RowStatus) -> None:
+        """How a launch of the case ended."""
+        if case.key in self.once_more:
+            self.once_more.discard(case.key)
+            self.starved[:] = [other for other in self.starved if other.key != case.key]
+        if status in STARVED:
+            self.starved.append(case)
+        elif status == "ok":
+            self.fitted.append(case)
+
+    def why_not(self, case: Case) -> str | None:
+        """Why ``case`` needs at least the memory that was missing before; None if it may need
+        less, or is to be tried once more."""
+        ran = any(self._is_as_large(known, case) for known in self.fitted)
+        if ran or case.key in self.once_more:
+            return None
+        for other in self.starved:
+            if other.key == case.key:
+                return f"out of memory in launch {other.launch + 1} already"
+            if self._is_as_large(case, other):
+                return f"larger than an oom case ({_in_words(other)})"
+        return None
+
+    def _is_as_large(self, case: Case, other: Case) -> bool:
+        """Whether no size of ``case`` is smaller, and all that is no size is equal."""
+        if _all_but_sizes(case) != _all_but_sizes(other):
+            return False
+        if _share_memory(case) and self.nodes > 1 and case.ranks != other.ranks:
+            return False
+        return all(map(operator.ge, _sizes(case), _sizes(other)))
+
+
+def _share_memory(case: Case) -> bool:
+    """Whether ranks have one memory together. A share of a group is one process by itself."""
+    return case.device == "cpu" and case.kind == "measured"
+
+
+def _sizes(case: Case) -> tuple[int, ...]:
+    """Numbers of which each takes more memory where it is larger."""
+    work = case.workload
+    ranks = case.ranks if _share_memory(case) else -case.ranks
+    return ranks, work.samples, work.blocks, *work.axes.values()
+
+
+def _in_words(case: Case) -> str:
+    work = case.workload
+    axes = " x ".join(f"{name} {size}" for name, size in work.axes.items())
+    depth = f"depth {work.depth_in_words}"
+    return f"{axes}, batch {work.batch}, {depth} on {counted(case.ranks, 'rank')}"
+
+
+def _all_but_sizes(case: Case) -> tuple[str, str, str, list[str], Mapping[str, Any]]:
+    work = case.workload
+    fields = work.model_dump(exclude={"axes", "batch", "guidance", "depth", "name", "source"})
+    return case.name, case.device, case.kind, list(work.axes), fields

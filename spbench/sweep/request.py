@@ -13,7 +13,7 @@ from spbench.text import counted
 from spbench.worker.fault_injection import Fault
 from spbench.workload.case import Case, Cell, Combination, Device, Kind, MeasurementBudget
 from spbench.workload.mesh import NO_MESH, CaseMesh
-from spbench.workload.sweep_file import load_sweep
+from spbench.workload.sweeps import load_sweep
 from spbench.workload.workload import Workload
 
 
@@ -63,7 +63,23 @@ def every(
     ranks: Sequence[int],
     meshes: Sequence[CaseMesh] = (NO_MESH,),
 ) -> list[Combination]:
-    """All strategies on each number of ranks, in each of the meshes."""
+    """All strategies on each number of ranks, in each of the meshes.
+
+    Parameters
+    ----------
+    workload
+        What all of them compute.
+    strategies
+        Names with options, as after ``--strategies``.
+    ranks
+        Numbers of ranks.
+    meshes
+        Axes around those of the strategies.
+
+    Returns
+    -------
+    The combinations, strategies running fastest.
+    """
     return [
         Combination(workload=workload, strategy=strategy, ranks=count, mesh=mesh)
         for count, mesh, strategy in product(ranks, meshes, strategies)
@@ -78,10 +94,10 @@ def from_sweep_file(
     ``small``: with small forms of its workloads; ``ranks``: its cells on so many alone, if any.
     """
     sweep = load_sweep(name, _named_with_options, small=small)
-    offered = sorted({each.ranks for each in sweep.combinations})
+    offered = sorted({asked.ranks for asked in sweep.combinations})
     if strange := [str(count) for count in ranks if count not in offered]:
-        known = ",".join(map(str, offered))
-        raise Failure(f"--gpus {','.join(strange)}: {name} has cells on {known} ranks")
+        there = ",".join(map(str, offered))
+        raise Failure(f"--gpus {','.join(strange)}: {name} has cells on {there} ranks")
     return Request(
         title=sweep.file.name,
         combinations=[c for c in sweep.combinations if not ranks or c.ranks in ranks],
@@ -102,37 +118,54 @@ def _named_with_options(texts: Sequence[str]) -> list[str]:
 
 
 def refusal(request: Request, cell: Cell, cells: Sequence[Cell]) -> Failure:
-    """The message that ``cell`` cannot run, and which strategies can on all numbers of ranks."""
+    """The message that ``cell`` cannot run, and what could be asked for instead.
+
+    ``cells`` are all that were asked for: strategies that can run this workload on every number of
+    ranks are named, and numbers of ranks that every strategy can use.
+    """
     case = cell.case
+    asked_at = _asked_at(request, case)
+    alike = [other for other in cells if other.case.workload == case.workload]
+    strategies = list(dict.fromkeys(other.case.strategy for other in alike))
+    # The first reason of each strategy counts: the last that is entered, from the end on.
+    why_nots = {
+        other.case.strategy: other.why_not for other in reversed(alike) if other.why_not is not None
+    }
+    cannot_either: dict[str, list[str]] = {}
+    for name in strategies:
+        if name in why_nots and name != case.strategy:
+            cannot_either.setdefault(why_nots[name], []).append(repr(name))
+    ways = []
+    if able := ",".join(name for name in strategies if name not in why_nots):
+        flag = f"'strategies: [{able}]'" if asked_at else f"-s {able}"
+        ways.append(f"{flag} (those that can run it)")
+    if ranks := _ranks_for_all(case, cells, is_of_a_file=bool(asked_at)):
+        ways.append(f"-g {ranks} (ranks that all can use)")
+    ways.append("--skip-invalid to leave such cells out")
+    where = f"{asked_at}: " if asked_at else ""
+    what = f"{case.name!r} cannot run {case.workload.name} on {counted(case.ranks, 'rank')}"
+    lines = [f"{where}strategy {what}: {cell.why_not}."]
+    lines += [f"  {', '.join(who)} cannot either: {why}." for why, who in cannot_either.items()]
+    return Failure("\n".join([*lines, f"  Or {', or '.join(ways)}."]))
+
+
+def _asked_at(request: Request, case: Case) -> str:
+    """``file:line`` of the request for a case; blank for the command line."""
     wanted = Combination(
         workload=case.workload, strategy=case.strategy, ranks=case.ranks, mesh=case.mesh
     )
-    place = next(known.place for known in request.combinations if known == wanted)
-    alike = [each for each in cells if each.case.workload == case.workload]
-    cannot = {each.case.strategy: each for each in reversed(alike) if each.why_not is not None}
-    others: dict[str, list[str]] = {}
-    for name in dict.fromkeys(each.case.strategy for each in alike):
-        if name in cannot and name != case.strategy:
-            others.setdefault(f"{cannot[name].why_not}.\n", []).append(repr(name))
-    can = ",".join(dict.fromkeys(x.case.strategy for x in alike if x.case.strategy not in cannot))
-    how = f"'strategies: [{can}]'" if place else f"-s {can}"
-    start, advice = f"{place}: " if place else "", f"{how} (those that can run it), or "
-    refused = {each.case.ranks for each in cells if each.why_not is not None}
-    fit = sorted({each.case.ranks for each in cells} - refused)
-    ranks = ",".join(map(str, fit)) or ("" if place else _fewer_ranks(case, cells))
-    fewer = f"-g {ranks} (ranks that all can use), or " if ranks else ""
-    return Failure(
-        f"{start}strategy {case.name!r} cannot run {case.workload.name} on "
-        f"{counted(case.ranks, 'rank')}: {cell.why_not}.\n"
-        + "".join(f"  {', '.join(who)} cannot either: {why}" for why, who in others.items())
-        + f"  Or {advice if can else ''}{fewer}--skip-invalid to leave such cells out."
-    )
+    return next(asked.place for asked in request.combinations if asked == wanted)
 
 
-def _fewer_ranks(case: Case, cells: Sequence[Cell]) -> str:
-    """The first half, quarter, ... of the ranks that every strategy can use; blank for none."""
-    names, work = {x.case.strategy for x in cells}, case.workload
-    used = [in_mesh(name, case.mesh) for name in names]
-    halves = (case.ranks >> n for n in range(1, case.ranks.bit_length()))
-    fit = (n for n in halves if not any(each.declines(work, n) for each in used))
-    return str(next(fit, ""))
+def _ranks_for_all(case: Case, cells: Sequence[Cell], *, is_of_a_file: bool) -> str:
+    """Numbers of ranks that every strategy can use: of those asked for; where there are none, and
+    no file says which, the first half, quarter, ... of the case's ranks. Blank for none."""
+    refused = {cell.case.ranks for cell in cells if cell.why_not is not None}
+    fit = sorted({cell.case.ranks for cell in cells} - refused)
+    if fit or is_of_a_file:
+        return ",".join(map(str, fit))
+    strategies = [in_mesh(name, case.mesh) for name in {cell.case.strategy for cell in cells}]
+    ranks = case.ranks // 2
+    while ranks and any(strategy.declines(case.workload, ranks) for strategy in strategies):
+        ranks //= 2
+    return str(ranks) if ranks else ""

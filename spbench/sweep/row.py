@@ -6,14 +6,20 @@ from typing import Any
 from spbench.launch.cluster import placement_of
 from spbench.launch.launcher import LaunchResult
 from spbench.results.conditions import as_columns, largest
+from spbench.results.hand_over import RowStatus, Sample
 from spbench.results.record import MUCH
-from spbench.results.sample import RowStatus, Sample
 from spbench.results.variables import column_of
-from spbench.sweep.row_counts import counted_columns
 from spbench.worker.sampling import outer_deciles, slowest, typical, uncertainty_ms
 from spbench.workload.case import Case
 from spbench.workload.flops import step_flops
+from spbench.workload.mesh import Mesh
 from spbench.workload.traffic import OPS, PHASES
+
+COUNTS = (
+    ("sent_bytes_{}", "sent_by_phase"),
+    ("predicted_bytes_{}", "predicted_by_phase"),
+    ("{}_bytes", "sent_by_op"),
+)
 
 ERRORS = ("output_error", "gradient_error", "tolerance", "float32_error")
 """Columns of the gate, which a row has also where the gate failed."""
@@ -201,3 +207,39 @@ def _kernels(samples: Iterable[Sample]) -> str:
     """Attention kernels of all ranks, each once."""
     names = (name for sample in samples for name in sample.attention_kernel.split("+"))
     return "+".join(dict.fromkeys(name for name in names if name))
+
+
+def counted_columns(samples: Sequence[Sample]) -> dict[str, Any]:
+    """Bytes and calls, also those that are not what was predicted; nothing if not counted."""
+    columns: dict[str, Any] = {}
+    for column, field in COUNTS:
+        for name, sent in _busiest(samples, field).items():
+            columns[column.format(name)] = sent
+    calls = [sample.collectives or {} for sample in samples]
+    # All ranks call the same, except for parts that are empty.
+    busiest = max(calls, key=lambda of_rank: sum(of_rank.values()))
+    return columns | {"collectives": _in_words(busiest)} | _mesh(samples)
+
+
+def _mesh(samples: Sequence[Sample]) -> dict[str, str]:
+    """Nothing where all ranks are one group."""
+    mesh = Mesh.of(samples[0].mesh)
+    if len(mesh.axes) < 2:
+        return {}
+    hosts = {sample.rank: sample.host for sample in samples}
+    return {
+        "mesh": str(mesh),
+        "bytes_by_mesh_axis": _in_words(_busiest(samples, "sent_by_axis")),
+        "mesh_across_nodes": " ".join(mesh.across(hosts)),
+    }
+
+
+def _busiest(samples: Sequence[Sample], field: str) -> dict[str, int]:
+    """The most that a rank sends of each kind; nothing where none was counted."""
+    by_rank = [counts for sample in samples if (counts := getattr(sample, field)) is not None]
+    names = dict.fromkeys(name for counts in by_rank for name in counts)
+    return {name: max(counts.get(name, 0) for counts in by_rank) for name in names}
+
+
+def _in_words(counts: dict[str, int]) -> str:
+    return " ".join(f"{name}={n}" for name, n in counts.items())

@@ -12,7 +12,14 @@ from spbench.errors import SOME_FAILED, Failure, or_none
 from spbench.launch.launcher import Deadlines, Launcher, status_and_cause
 from spbench.launch.local import LocalLauncher, read_samples
 from spbench.launch.torchrun import JoinedLauncher, joined_ranks
-from spbench.results.sample import CHECKED, Checked, Sample, VerifyResult, checks_path, sample_path
+from spbench.results.hand_over import (
+    CHECKED,
+    Checked,
+    Sample,
+    VerifyResult,
+    checks_path,
+    sample_path,
+)
 from spbench.results.temporary import keep, temporary_folder
 from spbench.sweep.row import ERRORS, largest_columns
 from spbench.text import counted

@@ -24,12 +24,11 @@ import torch
 from spbench.comm.collectives import Collectives
 from spbench.comm.transport import Transports
 from spbench.results.agreement import Difference
-from spbench.strategies.base import Strategy
-from spbench.worker.comparison import Comparison, Named
+from spbench.strategies.base import Plan
 from spbench.worker.memory import is_out_of_memory
 from spbench.worker.observer import Observer
-from spbench.worker.reference import Reference
-from spbench.worker.seeded_run import (
+from spbench.worker.reference import (
+    Reference,
     flipped,
     run_flipped,
     run_seeded,
@@ -38,10 +37,10 @@ from spbench.worker.seeded_run import (
     without_weights,
 )
 from spbench.worker.step import Step
+from spbench.worker.tensor_errors import Comparison, Named
 from spbench.worker.witness import Witness
 from spbench.workload.mesh import ALL
-from spbench.workload.sent_counts import count
-from spbench.workload.traffic import Count
+from spbench.workload.traffic import Count, count
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -98,7 +97,7 @@ class GateResult:
 
 
 def run_gate(
-    strategy: Strategy,
+    plan: Plan,
     transports: Transports,
     device: torch.device,
     reference: Reference,
@@ -108,16 +107,16 @@ def run_gate(
 ) -> GateResult:
     """Compare this rank's part of a step with one device's. Every rank must call it.
     ``with_silent``: whether a silent step is run as well."""
-    result = _compare(strategy, transports, device, reference, observer, with_silent)
+    result = _compare(plan, transports, device, reference, observer, with_silent)
     if (twin := reference.float32_twin) is None:
         return result
     observer.heartbeat.working()
     uncounted = Observer(times=observer.times)  # planted faults count the case's own steps
-    return replace(result, twin=_compare(strategy, transports, device, twin, uncounted, False))
+    return replace(result, twin=_compare(plan, transports, device, twin, uncounted, False))
 
 
 def _compare(
-    strategy: Strategy,
+    plan: Plan,
     transports: Transports,
     device: torch.device,
     reference: Reference,
@@ -125,9 +124,9 @@ def _compare(
     with_silent: bool,
 ) -> GateResult:
     workload, seed, sharpness = reference.workload, reference.seed, reference.sharpness
+    plan = plan.rebound(workload)
     step = Step(
-        workload,
-        strategy,
+        plan,
         transports,
         device,
         seed=seed,
@@ -173,7 +172,7 @@ def _compare(
         other=on_other,
         bypassed=witness.why_wrong() or other_witness.why_wrong(),
         sent=sent,
-        predicted=count(strategy.traffic(workload, step.ranks), step.rank),
+        predicted=count(plan.traffic, step.rank),
     )
 
 

@@ -94,8 +94,8 @@ class KernelTimer:
 
     def _step(self, asked: GateCheck, transports: Callable[[], Transports]) -> Call:
         strategy = in_mesh(asked.strategy, asked.mesh)
-        workload = strategy.flattened(asked.workload)
-        step = Step(workload, strategy, transports(), self._group.device)
+        cut, sent = strategy.flattened(asked.workload), transports()
+        step = Step(strategy.on(cut, sent.strategy.size), sent, self._group.device)
         return partial(step, *step.seeded_inputs())
 
     def _alone(self, prepare: Callable[[], Call], block_s: float | None = None) -> float:

@@ -25,7 +25,7 @@ import torch
 from spbench.comm.group import Group
 from spbench.errors import or_none
 from spbench.results.conditions import THROTTLED, Conditions
-from spbench.results.environment import cpu_name
+from spbench.results.machine import cpu_name
 from spbench.results.nvml import Device, open_nvml
 from spbench.worker.memory import alloc_retries
 from spbench.worker.sampling import typical

@@ -15,36 +15,31 @@ import torch
 from torch import Tensor
 
 from spbench.comm.group import Group, ShareOfGroup
-from spbench.layers.watching import KernelsSeen
-from spbench.strategies.base import Strategy
+from spbench.layers.dispatch_modes import KernelsSeen
+from spbench.strategies.base import Plan
 from spbench.worker import memory
 from spbench.worker.machine_load import Machine
 from spbench.worker.observer import Observer
-from spbench.worker.optimizer import state_bytes, state_tensors
 from spbench.worker.sampling import sample
 from spbench.worker.silent_pass import SilentPass
-from spbench.worker.step import Step
+from spbench.worker.step import Step, state_bytes, state_tensors
 from spbench.worker.step_proof import Expected, StepProof
 from spbench.worker.timer import WINDOW, Stopwatch
 from spbench.worker.turn_client import TURN_S, TurnClient
 from spbench.workload.case import Case, MeasurementBudget
-from spbench.workload.sent_counts import by_axis, by_call, by_op, by_phase
+from spbench.workload.traffic import by_axis, by_call, by_op, by_phase
 
 
 def measure(
-    case: Case,
-    strategy: Strategy,
-    group: Group,
-    observer: Observer,
-    expected: Expected | None = None,
+    case: Case, plan: Plan, group: Group, observer: Observer, expected: Expected | None = None
 ) -> dict[str, Any]:
     """Fields of the rank's Sample, but for those that are in ``observer.times``. ``expected``: one
     device's step of the same workload, if there is one."""
     if group.device.type == "cuda":
         torch.cuda.empty_cache()  # what the gate left behind is not the step's
     with observer.phase("memory"):
-        work, device, seed = case.workload, group.device, case.seed
-        whole = Step(work, strategy, group.transports, device, seed=seed, observer=observer)
+        device, seed = group.device, case.seed
+        whole = Step(plan, group.transports, device, seed=seed, observer=observer)
         inputs, cotangent = whole.seeded_inputs()
         proof = StepProof(whole, inputs, cotangent, group, observer, expected)
 

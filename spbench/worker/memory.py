@@ -19,7 +19,7 @@ from torch.utils._pytree import tree_leaves
 
 from spbench.comm.compiler import graphs_run
 from spbench.errors import or_none
-from spbench.layers.watching import WatchingMode
+from spbench.layers.dispatch_modes import WatchingMode
 
 ROUND_BYTES = 512
 M_TRIM_THRESHOLD, M_MMAP_MAX = -1, -4

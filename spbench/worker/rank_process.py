@@ -22,9 +22,7 @@ from spbench.comm.group import Group, ProcessGroup, ShareOfGroup, is_broken_conn
 from spbench.comm.kv_store import MeetingFile
 from spbench.errors import Failure
 from spbench.layers.kernels import fastest_kernels
-from spbench.results.cgroup import threads_of_a_rank
-from spbench.results.heartbeat import Heartbeat, find_heartbeats, heartbeat_path
-from spbench.results.sample import (
+from spbench.results.hand_over import (
     CHECKED,
     RowStatus,
     Sample,
@@ -32,6 +30,8 @@ from spbench.results.sample import (
     sample_path,
     write_atomically,
 )
+from spbench.results.heartbeat import Heartbeat, find_heartbeats, heartbeat_path
+from spbench.results.machine import threads_of_a_rank
 from spbench.text import first_line
 from spbench.worker.collective_check import exchange_all
 from spbench.worker.fault_injection import Fault

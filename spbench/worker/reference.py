@@ -7,6 +7,9 @@ and in float32 where rows of scores are sharp.
 
 A workload that one device could not run whole, in time and memory beside everything else, is
 compared as the least reduced workload that it could (``workload/reduced.py``).
+
+One device and every rank take the same seeded steps: one from the seeded inputs, one from others,
+and with an optimizer two that update weights.
 """
 
 from collections.abc import Callable, Mapping
@@ -14,21 +17,22 @@ from dataclasses import dataclass, replace
 from typing import final
 
 import torch
+from torch import Tensor
 
 from spbench.comm.fake import silent_transports
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.results.agreement import Fingerprint
-from spbench.results.cgroup import free_memory_bytes
+from spbench.results.machine import free_memory_bytes
 from spbench.strategies.base import Layout, Strategy
-from spbench.worker.comparison import Named
 from spbench.worker.fingerprint import Grids, whole_fingerprint
 from spbench.worker.observer import Observer
-from spbench.worker.seeded_run import run_flipped, run_seeded, updated_weights, without_weights
-from spbench.worker.step import Step
+from spbench.worker.step import Step, take_updates, typical_size
+from spbench.worker.tensor_errors import FLIPPED, UPDATED, UPDATES, Named
 from spbench.workload.block import Attention
+from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.flops import forward_flops, parameters
 from spbench.workload.reduced import reductions
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.workload import Workload
 
 GATE_FLOPS = {"cpu": 5e10, "cuda": 5e13}
 """Forward operations up to which a workload is compared whole, not reduced."""
@@ -103,7 +107,7 @@ def one_device(
     def step_in(dtype: str) -> Step:
         alone = silent_transports(0, 1)
         same = workload.model_copy(update={"dtype": dtype})
-        step = Step(same, OneDevice(), alone, device, seed=seed, sharpness=sharpness)
+        step = Step(OneDevice().on(same, 1), alone, device, seed=seed, sharpness=sharpness)
         _show_progress(step, observer.heartbeat.working)
         return step
 
@@ -195,3 +199,60 @@ def _needed_bytes(workload: Workload, ranks: int, device: torch.device) -> float
     # that it gives, and what is kept of them.
     each = 5 if workload.optimizer == "none" else 10
     return size * (kept + each * parameters(workload).total)
+
+
+def run_seeded(step: Step, rounded_to: torch.dtype, observer: Observer) -> dict[str, Tensor]:
+    """One step from the seeded inputs: this rank's output and gradients by name. ``rounded_to``: a
+    coarser dtype that weights and inputs are rounded to."""
+    with torch.no_grad():
+        for parameter in step.model.parameters():
+            parameter.copy_(parameter.to(rounded_to))
+    mine, cotangent = step.seeded_inputs(rounded_to)
+    with observer.times.step(step.device):
+        out = step(mine, cotangent)
+    return step.tensors(mine, out)
+
+
+def run_flipped(step: Step, rounded_to: torch.dtype, observer: Observer) -> dict[str, Tensor]:
+    """One step on the other inputs: this rank's output and gradients, by the names of the first."""
+    mine, cotangent = step.seeded_inputs(rounded_to)
+    step.flip(mine, cotangent)
+    with observer.times.step(step.device):
+        out = step.uncounted(mine, cotangent)
+    step.flip(mine, cotangent)
+    return step.tensors(mine, out)
+
+
+def without_weights(step: Step, flipped_run: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """What the gate compares of a step on the other inputs, by names of its own: the output and the
+    inputs' gradients, which all that is kept from another step changes."""
+    of_weights = {f"gradient of {name}" for name, _ in step.model.named_parameters()}
+    return {flipped(name): x for name, x in flipped_run.items() if name not in of_weights}
+
+
+def flipped(name: str) -> str:
+    return f"{name} {FLIPPED}"
+
+
+def updated_weights(
+    step: Step, rounded_to: torch.dtype, exact: Mapping[str, Tensor], observer: Observer
+) -> dict[str, Tensor]:
+    """This rank's weights by name, after two further steps that change them.
+
+    Nothing without an optimizer. ``exact`` has one device's gradients: they set the optimizer's
+    eps, so that what is only rounding hardly moves a weight.
+    """
+    if step.optimizer is None:
+        return {}
+    weights = dict(step.model.named_parameters())
+    take_updates(step.optimizer, typical_size([exact[f"gradient of {name}"] for name in weights]))
+    mine, cotangent = step.seeded_inputs(rounded_to)
+    for _ in range(UPDATES):
+        with observer.times.step(step.device):
+            step(mine, cotangent)
+    return {updated(name): weight.detach() for name, weight in weights.items()}
+
+
+def updated(name: str) -> str:
+    """The name of a weight that the optimizer has moved."""
+    return f"{name} {UPDATED}"

@@ -15,11 +15,10 @@ from spbench.comm.group import Group, ShareOfGroup
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.comm.transport import Transports
 from spbench.errors import or_none
-from spbench.results.environment import numa_binding
-from spbench.results.sample import Checked, Sample
+from spbench.results.hand_over import Checked, Sample
+from spbench.results.machine import numa_binding
 from spbench.results.variables import of_a_rank, shown
-from spbench.strategies.base import Strategy
-from spbench.strategies.plan_check import why_not_cheapest
+from spbench.strategies.base import Plan
 from spbench.strategies.registry import in_mesh
 from spbench.worker.gate import GateResult, run_gate
 from spbench.worker.measure import measure
@@ -28,7 +27,7 @@ from spbench.worker.reference import Reference, one_device, workload_to_compare
 from spbench.worker.step_proof import Expected
 from spbench.worker.witness import why_silent_differs
 from spbench.workload.case import Case, GateCheck
-from spbench.workload.sent_counts import by_axis, by_busiest, by_phase, count
+from spbench.workload.traffic import by_axis, by_busiest, by_phase, count
 
 
 def run_case(case: Case, group: Group, observer: Observer, asked: Collection[str] = ()) -> Sample:
@@ -39,13 +38,13 @@ def run_case(case: Case, group: Group, observer: Observer, asked: Collection[str
     if why_not is not None:
         return Sample(rank=group.rank, status="skipped", reason=why_not)
     case = case.model_copy(update={"workload": strategy.flattened(case.workload)})
-    strategy = strategy.settled(case.workload, case.ranks)  # a reduced workload may choose anew
+    plan = strategy.on(case.workload, case.ranks)
     torch.manual_seed(case.seed + group.rank)
     planted = {} if observer.fault is None else observer.fault.environment
     environment = {name: shown(name, os.environ.get(name, "")) for name in asked} | planted
     facts = _facts(group.device) | {"environment": environment}
     facts["variables"] = of_a_rank(os.environ)
-    return _gate_and_measure(case, strategy, group, observer).model_copy(update=facts)
+    return _gate_and_measure(case, plan, group, observer).model_copy(update=facts)
 
 
 def _facts(device: torch.device) -> dict[str, Any]:
@@ -59,33 +58,32 @@ def _facts(device: torch.device) -> dict[str, Any]:
     return {"host": socket.gethostname(), "device_name": name, "numa": numa, "versions": versions}
 
 
-def _gate_and_measure(case: Case, strategy: Strategy, group: Group, observer: Observer) -> Sample:
+def _gate_and_measure(case: Case, plan: Plan, group: Group, observer: Observer) -> Sample:
     began_s = time.time()
     with observer.phase("gate"):
-        result, expected = _gate(case, strategy, group, observer)
+        result, expected = _gate(case, plan, group, observer)
     proof: dict[str, Any] = {
         "rank": group.rank,
         "backend": group.backend,
         "began_s": began_s,
         **result.figures,
-        "mesh": dict(strategy.mesh(case.workload, group.size)),
-        **_predicted(case, strategy, group),
+        "mesh": dict(plan.mesh.axes),
+        **_predicted(plan, group),
     }
-    asked_for = in_mesh(case.strategy, case.mesh)  # what it chose is held against all others
-    wrong = result.why_wrong() or why_not_cheapest(asked_for, case.workload, case.ranks)
+    wrong = result.why_wrong()
     if any(group.largest([float(wrong is not None)])):
         reason = wrong or "another rank's result is wrong"
         failed_at_s = time.time() if wrong else None
         return Sample(status="wrong_result", reason=reason, failed_at_s=failed_at_s, **proof)
-    measured = measure(case, strategy, group, observer, expected)
+    measured = measure(case, plan, group, observer, expected)
     phases_s, steps_s = observer.times.phases_s, observer.times.steps_s
     ended: dict[str, Any] = {"status": "ok", "phases_s": phases_s, "steps_s": steps_s}
     return Sample(**(ended | proof | measured))
 
 
-def _predicted(case: Case, strategy: Strategy, group: Group) -> dict[str, dict[str, int]]:
+def _predicted(plan: Plan, group: Group) -> dict[str, dict[str, int]]:
     """This rank's bytes; for a share, which has but one rank, the largest over all."""
-    transfers = strategy.traffic(case.workload, group.size)
+    transfers = plan.traffic
     if isinstance(group, ShareOfGroup):
         return {"predicted_by_phase": by_busiest(transfers)}
     sent = count(transfers, group.rank)
@@ -93,35 +91,33 @@ def _predicted(case: Case, strategy: Strategy, group: Group) -> dict[str, dict[s
 
 
 def _gate(
-    case: Case, strategy: Strategy, group: Group, observer: Observer
+    case: Case, plan: Plan, group: Group, observer: Observer
 ) -> tuple[GateResult, Expected | None]:
     """This rank's result; of a workload that was compared whole, what the timed steps must give."""
     workload = workload_to_compare(case.workload, group)
     if isinstance(group, ShareOfGroup):
         observer.step()
         reference = one_device(workload, torch.device("cpu"), seed=case.seed, observer=observer)
-        return _gate_by_threads(strategy, group.size, reference, observer), None
+        return _gate_by_threads(plan, reference, observer), None
     reference = one_device(workload, group.device, seed=case.seed, observer=observer)
-    result = run_gate(strategy, group.transports, group.device, reference, observer)
+    result = run_gate(plan, group.transports, group.device, reference, observer)
     return result, Expected.of(reference) if workload == case.workload else None
 
 
-def _gate_by_threads(
-    strategy: Strategy, ranks: int, reference: Reference, observer: Observer
-) -> GateResult:
+def _gate_by_threads(plan: Plan, reference: Reference, observer: Observer) -> GateResult:
     """All the ranks of a share, as threads on the CPU; the worst of their results."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # ranks are threads already
-    second = ThreadRendezvous(ranks)
+    second = ThreadRendezvous(plan.ranks)
 
     def gate(transport: ThreadTransport) -> GateResult:
         gradients = ThreadTransport(transport.rank, second)
         transports = Transports(strategy=transport, gradients=gradients)
         # The threads run at the same time, so that only one of them counts.
         mine = Observer(times=observer.times) if transport.rank == 0 else Observer()
-        return run_gate(strategy, transports, torch.device("cpu"), reference, mine)
+        return run_gate(plan, transports, torch.device("cpu"), reference, mine)
 
-    results = run_rank_threads(ranks, gate)
+    results = run_rank_threads(plan.ranks, gate)
     torch.set_num_threads(threads)
     wrong = [result for result in results if result.why_wrong()]
     return max(wrong or results, key=lambda result: result.worst.excess)
@@ -138,7 +134,7 @@ def verify_all(checks: Sequence[GateCheck], group: Group, observer: Observer) ->
             yield Checked(declined=declined)
             continue
         cut = strategy.flattened(check.workload)
-        strategy = strategy.settled(cut, group.size)
+        plan = strategy.on(cut, group.size)
         with observer.phase(f"{check.name} on {check.workload.name}"):
             workload = workload_to_compare(cut, group)
             wanted = workload, check.sharpness
@@ -148,8 +144,6 @@ def verify_all(checks: Sequence[GateCheck], group: Group, observer: Observer) ->
                     workload, group.device, sharpness=check.sharpness, observer=observer
                 )
             ranks = group.transports, group.device
-            result = run_gate(strategy, *ranks, reference, observer, with_silent=True)
+            result = run_gate(plan, *ranks, reference, observer, with_silent=True)
             silent = why_silent_differs(*group.largest(result.silent or (0.0,) * 4))
-        asked_for = in_mesh(check.strategy, check.mesh)  # what it chose is held against all others
-        costly = why_not_cheapest(asked_for, cut, group.size)
-        yield Checked(wrong=result.why_wrong() or costly or silent, **result.figures)
+        yield Checked(wrong=result.why_wrong() or silent, **result.figures)

@@ -2,15 +2,25 @@
 
 The gradient of the output is a constant, so a step needs no loss and no target, and the
 input is a leaf whose gradient is wanted, as the output of a patch embedding would be.
+
+The optimizer is torch's AdamW over the parameters that this rank holds. A strategy that cuts
+weights over the ranks has a part of the optimizer's state to hold and to update, others have all of
+it on every rank: nothing here depends on which. torch's fused kernel, on CPU and CUDA, is one pass
+over weights, gradients and both moments, which have the weights' dtype.
+
+In timed steps the learning rate is 0: the same arithmetic runs, and the weights stay those that
+were proved. The gate has a real one (``take_updates``).
 """
 
-from collections.abc import Callable, Iterator
+import statistics
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any, final
 
 import torch
 from torch import Tensor, nn
+from torch.optim import AdamW
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.fake import silent_transports
@@ -18,17 +28,15 @@ from spbench.comm.gradient_buckets import BUCKET_BYTES, GradientSum
 from spbench.comm.transport import Transports
 from spbench.layers.linear import part_of, summed_over
 from spbench.model import inputs
-from spbench.model.attention_alone import model_of
-from spbench.model.init_weights import load_weights
-from spbench.model.inputs import GRADIENT_OF_TEXT, Inputs, gradient_name
-from spbench.model.self_attention import Attending
-from spbench.strategies.base import Strategy
+from spbench.model.inputs import GRADIENT_OF_TEXT, Inputs, gradient_name, load_weights
+from spbench.model.sublayers import Attending
+from spbench.model.transformer import model_of
+from spbench.strategies.base import Plan
 from spbench.worker.fingerprint import Grids
 from spbench.worker.observer import Observer
-from spbench.worker.optimizer import adamw
-from spbench.workload.mesh import CFG, Mesh
+from spbench.worker.tensor_errors import root_mean_square
+from spbench.workload.mesh import CFG
 from spbench.workload.sharding import Shard, Shards
-from spbench.workload.workload import Workload
 
 BUCKETS = 3
 """Buckets of gradients at least, where there are to be several: first, last and between."""
@@ -40,8 +48,7 @@ class Step:
 
     def __init__(
         self,
-        workload: Workload,
-        strategy: Strategy,
+        plan: Plan,
         transports: Transports,
         device: torch.device,
         *,
@@ -49,16 +56,16 @@ class Step:
         sharpness: float = 1.0,
         observer: Observer | None = None,
         several_buckets: bool = False,
+        with_optimizer: bool = True,
     ) -> None:
         """``seed`` gives every strategy the same weights and inputs. ``several_buckets``: of
         gradients, also of a model that would fill but one."""
-        self.workload, self.transports, self.device = workload, transports, device
+        self.plan, self.transports, self.device = plan, transports, device
+        self.workload = workload = plan.workload
         self._observer = observer or Observer()
         self.dtype: torch.dtype = getattr(torch, workload.dtype)
         self.train = workload.mode == "train"
-        strategy = strategy.settled(workload, transports.strategy.size)
-        mesh = Mesh.of(strategy.mesh(workload, transports.strategy.size))
-        own, part, _ = strategy.in_a_group(workload, mesh.size)
+        mesh = plan.mesh
         self.all_ranks, self._inside = Collectives(transports.strategy, mesh), mesh.without(CFG)
         self.comm = self.all_ranks.along(*self._inside)
         """The collectives of the ranks that share the samples of this one."""
@@ -70,14 +77,15 @@ class Step:
         """Which samples each rank has: those of its branches of the guidance."""
         self.silent = silent_transports(self.rank, self.ranks)
         with device:
-            model = model_of(part, own, self.comm).to(self.dtype)
+            model = model_of(plan.group, self.comm).to(self.dtype)
         self.seed = seed
         load_weights(model, self.comm.rank, seed, sharpness, workload.key_heads)
         self.model = model.requires_grad_(self.train)
         self.gradient_comm = Collectives(transports.gradients, mesh)
-        over = partial(summed_over, mesh=mesh, holds_whole=own.holds_whole)
+        over = partial(summed_over, mesh=mesh, holds_whole=plan.group.holds_whole)
         self.gradients = self._gradient_sum(over, several_buckets) if self.train else None
-        self.optimizer = adamw(self.model.parameters()) if workload.optimizer == "adamw" else None
+        updates = with_optimizer and workload.optimizer == "adamw"
+        self.optimizer = adamw(self.model.parameters()) if updates else None
 
     def _gradient_sum(
         self, over: Callable[[nn.Parameter], tuple[str, ...]], several_buckets: bool
@@ -199,3 +207,54 @@ class Step:
         if self.optimizer is not None:
             self.optimizer.step()
         return out.detach()
+
+
+LEARNING_RATE = 1e-2
+"""Learning rate of the gate: large beside the weights' rounding, small beside the weights."""
+
+
+def adamw(parameters: Iterable[nn.Parameter]) -> AdamW:
+    """AdamW as it is timed: without weight decay, at a learning rate of 0."""
+    return AdamW(parameters, lr=0.0, weight_decay=0.0, fused=True)
+
+
+def state_tensors(optimizer: AdamW | None) -> list[Tensor]:
+    """All that the optimizer keeps from step to step: both moments, and counts of steps."""
+    states = () if optimizer is None else optimizer.state.values()
+    return [kept for state in states for kept in state.values() if isinstance(kept, Tensor)]
+
+
+def state_bytes(optimizer: AdamW | None) -> int | None:
+    """Bytes of what it keeps; None without an optimizer."""
+    return None if optimizer is None else sum(kept.nbytes for kept in state_tensors(optimizer))
+
+
+def updates_taken(optimizer: AdamW) -> tuple[int, int]:
+    """How many updates the optimizer counts: of the weight that had fewest, and of that with most.
+
+    A weight that it has never met has had none.
+    """
+    weights = [weight for group in optimizer.param_groups for weight in group["params"]]
+    never = torch.zeros(())
+    counts = [optimizer.state.get(weight, {}).get("step", never) for weight in weights]
+    if not counts:
+        return 0, 0
+    # The fused kernel keeps counts on the weights' device: one transfer for all of them.
+    fewest, most = torch.stack([count.to(weights[0].device) for count in counts]).aminmax()
+    return int(fewest), int(most)
+
+
+def take_updates(optimizer: AdamW, eps: float) -> None:
+    """From now on its steps change the weights."""
+    for group in optimizer.param_groups:
+        group |= {"lr": LEARNING_RATE, "eps": eps}
+
+
+def typical_size(gradients: Sequence[Tensor]) -> float:
+    """The ``eps`` of the gate: the median of all tensors' root mean squares.
+
+    AdamW divides a gradient by its size. With torch's 1e-8 a gradient that is nothing but rounding
+    moves its weight as far as any other, in a direction that rounding decides: on other ranks the
+    opposite one. With an eps of this size it hardly moves it, and errors stay as small as they are.
+    """
+    return statistics.median(map(root_mean_square, gradients)) or 1.0

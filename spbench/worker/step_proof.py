@@ -1,11 +1,13 @@
 """Proves that what is timed is what was proved: the same step at its full size, from end to end.
 
-    first step      sends nothing past comm/; its numbers are one device's, where that could run all
+    first step      sends nothing past comm/; its numbers are one device's, where that could run
+                    all
     the same again  in 16 bits alone: says how far two steps are apart by the order of sums
     second step     the same on other inputs, in the memory pass; its bytes and calls are counted
-    each block      runs on the other inputs than the block before; sends and calls as often as the
-                    counted step, and the optimizer counts as many updates as there were steps; its
-                    last step gives the first numbers on these inputs, and gradients that are finite
+    each block      runs on the other inputs than the block before; sends and calls as often as
+                    the counted step, and the optimizer counts as many updates as there were
+                    steps; its last step gives the first numbers on these inputs, and gradients
+                    that are finite
     one step before the first block, on inputs that were never there
                     says how much a step computes
     one step after the last block, on its inputs
@@ -25,6 +27,7 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from typing import Any, final
 
 import torch
@@ -32,6 +35,7 @@ from torch import Tensor
 
 from spbench.comm.compiler import graphs_run
 from spbench.comm.group import Group, ShareOfGroup
+from spbench.comm.transport import Transports
 from spbench.model.inputs import Inputs
 from spbench.results.agreement import (
     FIXED_TOLERANCE,
@@ -42,13 +46,15 @@ from spbench.results.agreement import (
     farthest,
     noise_floor,
 )
-from spbench.worker.comparison import FLIPPED, OWN_ERROR_FACTOR, UPDATED, relative_error
+from spbench.text import counted
 from spbench.worker.fingerprint import fingerprint, whole_fingerprint
 from spbench.worker.observer import Observer
 from spbench.worker.reference import Reference
-from spbench.worker.step import Step
-from spbench.worker.step_counts import StepCounts
+from spbench.worker.step import Step, updates_taken
+from spbench.worker.tensor_errors import FLIPPED, OWN_ERROR_FACTOR, UPDATED, relative_error
 from spbench.worker.witness import NUMBERS_BYTES, Witness, counted_calls, why_silent_differs
+from spbench.workload.mesh import ALL
+from spbench.workload.traffic import Count, Kind
 
 ESTIMATE = 2.0
 """How much further a fingerprint may be than the gate's error, of which it is an estimate."""
@@ -318,3 +324,68 @@ def _on(is_flipped: bool, name: str) -> str:
 def why_too_far(far: Difference, differs: str) -> str | None:
     """A sentence that names the tensor; None if it is near enough."""
     return None if far.excess <= 1 else far.in_words(differs)
+
+
+@final
+class StepCounts:
+    """One counted step of a rank, and how blocks of steps compare with it.
+
+    What steps do without being looked at: the bytes and calls of each collective, and the updates
+    of the optimizer. A transport counts always, so blocks of steps are held against one counted
+    step without any instrument in them.
+    """
+
+    def __init__(self, step: Step) -> None:
+        self._step = step
+        self._once: Count = {}
+        self._calls_once: dict[Kind, int] = {}
+        self._updates_before = 0
+
+    def learn(self) -> None:
+        """Takes what the real transports have counted since their reset for that of one step."""
+        transports = self._step.transports
+        self._once, self._calls_once = transports.sent(), transports.calls()
+
+    def begin(self, transports: Transports) -> None:
+        """A block of steps is about to begin, which send by these transports."""
+        transports.reset()
+        self._updates_before, _ = self._updates()
+
+    def why_differs(self, transports: Transports, steps: int, kind: str) -> str | None:
+        """What ``steps`` steps since ``begin`` did else than the counted one, in a sentence; None
+        if nothing. ``kind`` names the steps, as "timed step"."""
+        which = counted(steps, kind)
+        sent, calls = transports.sent(), transports.calls()
+        for key in sorted({*sent, *self._once}):
+            got, right = sent.get(key, 0), steps * self._once.get(key, 0)
+            if got != right:
+                return f"{_where(key, 'sent')} {_bytes(got)} in {which}, not {_bytes(right)}"
+        for key in sorted({*calls, *self._calls_once}):
+            got, right = calls.get(key, 0), steps * self._calls_once.get(key, 0)
+            if got != right:
+                return f"{_where(key, 'was called')} {counted(got, 'time')} in {which}, not {right}"
+        return self._why_updates_differ(steps, which)
+
+    def _why_updates_differ(self, steps: int, which: str) -> str | None:
+        if self._step.optimizer is None:
+            return None
+        fewest, most = self._updates()
+        right = self._updates_before + steps
+        if fewest == most == right:
+            return None
+        other = fewest if fewest != right else most
+        took = counted(max(0, other - self._updates_before), "update")
+        return f"AdamW took {took} of a weight in {which}, not {steps}"
+
+    def _updates(self) -> tuple[int, int]:
+        optimizer = self._step.optimizer
+        return (0, 0) if optimizer is None else updates_taken(optimizer)
+
+
+def _where(kind: Kind, did: str) -> str:
+    phase, op, axis = kind
+    return f"{op} in {phase}{f' over {axis}' if axis != ALL else ''} {did}"
+
+
+def _bytes(count: int | Fraction) -> str:
+    return f"{float(count):,.0f} bytes"

@@ -15,8 +15,7 @@ from torch.utils._pytree import tree_leaves
 
 from spbench.comm.torch_collectives import collective_named, sent_bytes
 from spbench.comm.transport import Transports
-from spbench.layers.inside_operators import is_foreign, is_python
-from spbench.layers.watching import WatchingMode
+from spbench.layers.dispatch_modes import WatchingMode, is_foreign, is_python
 from spbench.text import counted
 
 WRITE_NOTHING = ("empty", "zeros", "_unsafe_view")

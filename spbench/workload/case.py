@@ -119,6 +119,11 @@ class Case(Meshed):
     def label(self) -> str:
         return f"{self.name} on {self.ranks}"
 
+    @property
+    def processes(self) -> int:
+        """Processes that it takes: one for a share of a group, however large the group."""
+        return 1 if self.kind == "one_gpu_share" else self.ranks
+
 
 @dataclass(frozen=True, kw_only=True)
 class Cell:
@@ -181,8 +186,8 @@ class Job(Frozen):
 
     @property
     def processes(self) -> int:
-        """Processes to start: one for a share of a group, however large the group."""
-        return 1 if self.case is not None and self.case.kind == "one_gpu_share" else self.ranks
+        """Processes to start."""
+        return self.ranks if self.case is None else self.case.processes
 
     @classmethod
     def read(cls, folder: Path) -> "Job":

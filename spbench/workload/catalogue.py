@@ -15,9 +15,8 @@ import yaml
 
 from spbench.workload.block import PARTS
 from spbench.workload.config_names import configs, names
-from spbench.workload.validation_errors import suggestion, unknown_key, validated
 from spbench.workload.workload import Workload
-from spbench.workload.yaml_lines import (
+from spbench.workload.yaml_file import (
     KeyPath,
     WorkloadError,
     YamlData,
@@ -25,6 +24,9 @@ from spbench.workload.yaml_lines import (
     parse_mapping,
     read_mapping,
     short,
+    suggestion,
+    unknown_key,
+    validated,
 )
 
 SWEEP = "'spbench run --sweep'"

@@ -1,13 +1,19 @@
-"""The fields of a workload, as its file has them, and its blocks one after another."""
+"""The fields of a workload, as its file has them, and the sizes that follow from them.
 
-from collections.abc import Sequence
+The activation is (batch, *axes, hidden), with the axes in tensor order; one, two and three
+dimensions differ only in this data. It knows no ranks, strategies or devices.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, PrivateAttr
 
 from spbench.workload.block import (
     Attention,
     Block,
+    CrossAttention,
     Depth,
     Frozen,
     Mlp,
@@ -26,6 +32,11 @@ Modulation = Literal["none", "per_sample", "per_time", "per_token"]
 Checkpointing = Literal["none", "full"]
 Optimizer = Literal["none", "adamw"]
 Norm = Literal["layer", "rms"]
+DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
+OUT_RATIO = 36  # hidden over output channels: 1152 over 32 in the DiT family
+MIN_OUT_CHANNELS = 8
+Grid = dict[str, int]
+"""Axes of the model and their lengths, in tensor order: the positions of one axis of a tensor."""
 
 
 def known_positions(value: Any) -> Any:
@@ -84,6 +95,9 @@ class WorkloadFields(Frozen):
     checkpointing: Checkpointing = "none"
     optimizer: Optimizer = "none"
     """What a train step ends with: the update of the weights, or nothing."""
+    _grids: dict[str, Grid] = PrivateAttr(default_factory=dict)
+    """The axes of the model that are one here, by its name (``flattened.py``). No field: what is
+    written or read has the axes of the model."""
 
     def __eq__(self, other: object) -> bool:
         """Whether all is equal, the order of the axes too, which is the tensor's."""
@@ -151,3 +165,152 @@ class WorkloadFields(Frozen):
             return self.model_copy(update={"stacks": tuple(parts)})
         (part,) = parts
         return self.model_copy(update={"depth": part.depth, "block": part.block})
+
+    @property
+    def head_size(self) -> int:
+        """Numbers of a head, those of ``head_dim`` or hidden over heads."""
+        return self.head_dim or self.hidden // self.heads
+
+    @property
+    def all_heads(self) -> tuple[int, int]:
+        """The dims of a position's queries: heads, and the numbers of each."""
+        return self.heads, self.head_size
+
+    @property
+    def attention_width(self) -> int:
+        """Numbers of all heads' queries, or of their results, at one position."""
+        return self.heads * self.head_size
+
+    @property
+    def key_heads(self) -> int:
+        """Heads of keys and of values in self-attention."""
+        return self.kv_heads or self.heads
+
+    @property
+    def tokens(self) -> int:
+        """Positions of one sample, those of its text left out."""
+        return math.prod(self.axes.values())
+
+    @property
+    def all_tokens(self) -> int:
+        """Positions of one sample with its text tokens: a self-attention with text has them all."""
+        return self.tokens + self.text
+
+    @property
+    def samples(self) -> int:
+        """Samples that are computed together: the batch, once for each branch of the guidance."""
+        return self.batch * self.guidance
+
+    @property
+    def recomputes(self) -> bool:
+        """Whether backward runs each block's forward again."""
+        return self.mode == "train" and self.checkpointing == "full"
+
+    @property
+    def out_channels(self) -> int:
+        """Channels of the output: 36 times fewer than hidden, at least 8, by a final projection;
+        of an attention alone its width."""
+        if self.is_attention_alone:
+            return self.attention_width
+        return max(MIN_OUT_CHANNELS, self.hidden // OUT_RATIO)
+
+    @property
+    def context_tokens(self) -> int:
+        """The most tokens that a cross-attention of the block attends to; 0 without any."""
+        return max((s.length for s in self.kinds if isinstance(s, CrossAttention)), default=0)
+
+    @property
+    def activation_bytes(self) -> int:
+        """M of the papers: bytes of the whole activation (batch, *axes, hidden)."""
+        return self.samples * self.tokens * self.hidden * DTYPE_BYTES[self.dtype]
+
+    @property
+    def head_bytes(self) -> int:
+        """Bytes of one head's queries, keys, values or results, of all positions."""
+        return self.samples * self.all_tokens * self.head_size * DTYPE_BYTES[self.dtype]
+
+    @property
+    def query_bytes(self) -> int:
+        """Bytes of all queries, or of all results, of a self-attention; M without ``head_dim``."""
+        return self.heads * self.head_bytes
+
+    @property
+    def key_bytes(self) -> int:
+        """K of the papers: bytes of all keys, or of all values, of a self-attention."""
+        return self.key_heads * self.head_bytes
+
+    @property
+    def conditioned_axes(self) -> Grid:
+        """Axes of which each position has a vector of the condition, and their lengths; none: a
+        sample has one."""
+        if self.modulation == "per_time":
+            return {axis: n for axis, n in self.coordinates.items() if axis == "time"}
+        return dict(self.axes) if self.modulation == "per_token" else {}
+
+    @property
+    def pairs(self) -> dict[str, int]:
+        """Axes whose attention takes a bias from a pair tensor, and that tensor's channels."""
+        return {each.axes[0]: each.pair_bias for each in self.attentions if each.pair_bias}
+
+    def bias_bytes(self, axis: str) -> int:
+        """Bytes of the whole bias (batch, length, length, heads) of attention along ``axis``."""
+        return self.samples * self.axes[axis] ** 2 * self.heads * DTYPE_BYTES[self.dtype]
+
+    def columns(self, mlp: Mlp) -> int:
+        return round(mlp.ratio * self.hidden)
+
+    def cross_heads(self, cross: CrossAttention) -> tuple[int, int]:
+        """Heads of a cross-attention and their size: the workload's, or ``hidden`` over its own."""
+        return (cross.heads, self.hidden // cross.heads) if cross.heads else self.all_heads
+
+    def grid(self, axis: str) -> Grid:
+        """The axes of the model that ``axis`` is: itself, or several in a row."""
+        return self._grids.get(axis, {axis: self.axes[axis]})
+
+    @property
+    def coordinates(self) -> Grid:
+        """All axes of the model; ``axes`` but for those that are several as one."""
+        return {name: n for axis in self.axes for name, n in self.grid(axis).items()}
+
+    def home(self, coordinate: str) -> str:
+        """The axis that ``coordinate`` is, or, where that is one of the model, is part of."""
+        if coordinate in self.axes:
+            return coordinate
+        homes = [axis for axis in self.axes for _ in self.grid(axis)]
+        return homes[list(self.coordinates).index(coordinate)]
+
+    def on_grids(self, grids: Mapping[str, Grid]) -> Self:
+        """This workload on axes that are these of the model; its attentions name them already."""
+        lengths = {axis: math.prod(grid.values()) for axis, grid in grids.items()}
+        on = self.model_copy(update={"axes": lengths})
+        on._grids = {axis: grid for axis, grid in grids.items() if len(grid) > 1}
+        return on
+
+    def dim(self, axis: str) -> int:
+        """The tensor position of an axis in (batch, *axes, hidden)."""
+        return 1 + list(self.axes).index(axis)
+
+    def dims(self, attention: Attention) -> tuple[int, ...]:
+        """The tensor positions that an attention goes along, in tensor order."""
+        return tuple(sorted(self.dim(axis) for axis in attention.axes))
+
+    def length(self, attention: Attention) -> int:
+        """Positions of the sequence that an attention goes along."""
+        return math.prod(self.axes[axis] for axis in attention.axes) + self.text
+
+    def position_of(self, axis: str) -> str:
+        """Kind of positions of ``axis``, one of the model: none, rotary or learned."""
+        if isinstance(self.positions, dict):
+            return self.positions.get(axis, "none")
+        return self.positions
+
+    def rotary_axes(self, attention: Attention) -> tuple[str, ...]:
+        """The axes of the model that turn queries and keys where it attends, in tensor order."""
+        attended = [
+            name for axis in self.axes if axis in attention.axes for name in self.grid(axis)
+        ]
+        return tuple(name for name in attended if self.position_of(name) == "rotary")
+
+    def is_causal(self, axis: str) -> bool:
+        """Whether some attention along ``axis`` is causal."""
+        return any(each.causal and axis in each.axes for each in self.attentions)

@@ -15,7 +15,8 @@ from functools import lru_cache
 from itertools import groupby
 
 from spbench.workload.block import Attention, Stack, Sublayer
-from spbench.workload.workload import Grid, Workload
+from spbench.workload.fields import Grid
+from spbench.workload.workload import Workload
 
 JOINS = " x "
 """Between the names of axes in that of all of them as one."""

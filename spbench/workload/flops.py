@@ -51,12 +51,14 @@ def parameters(workload: Workload) -> ParameterCount:
         for sublayer in part.block:
             sets = part.depth * weight_sets(sublayer)
             modulates = is_modulated(sublayer, workload)
-            own = 3 * hidden if modulates else norm  # table, or the norm's own affine
-            own += hidden  # the bias of the projection out
+            # A table of shift, scale and gate to which the condition adds, or the norm's affine.
+            own = 3 * hidden if modulates else norm
+            own += hidden  # the bias of the projection out, which is added after a reduction
             if isinstance(sublayer, Attention):
                 of_heads += sets * _of_heads(sublayer, workload)
                 own += _score_parameters(sublayer, workload)
             replicated += sets * own
+    # One projection of the condition to shift, scale and gate of all of them, with its bias.
     shared = 3 * modulated(workload) * (hidden * hidden + hidden)
     axes = workload.coordinates.items()
     learned = [n for axis, n in axes if workload.position_of(axis) == "learned"]
@@ -70,13 +72,17 @@ def parameters(workload: Workload) -> ParameterCount:
 
 def cut_parameters(workload: Workload, parts: int) -> Sizes:
     """Parameters that each of ``parts`` ranks has of those that are cut, exactly."""
-    units = Counter[int]()
+    # Parameters of a unit (a head, a column), by how many units there are: those are cut alike.
+    of_a_unit = Counter[int]()
     for part in workload.parts:
         for sublayer in part.block:
-            for count, each in _units(sublayer, workload):
-                units[count] += part.depth * weight_sets(sublayer) * each
-    shares = [[n * each for n in shard_sizes(count, parts)] for count, each in units.items()]
-    return tuple(map(sum, zip(*shares, strict=True)))
+            for units, count in _units(sublayer, workload):
+                of_a_unit[units] += part.depth * weight_sets(sublayer) * count
+    # 13 heads on 4 ranks: 4, 3, 3 and 3 times what a head has.
+    by_kind = [
+        [held * count for held in shard_sizes(units, parts)] for units, count in of_a_unit.items()
+    ]
+    return tuple(sum(of_rank) for of_rank in zip(*by_kind, strict=True))
 
 
 def _parameters_alone(workload: Workload) -> ParameterCount:
@@ -90,7 +96,7 @@ def _parameters_alone(workload: Workload) -> ParameterCount:
 
 def weight_sets(sublayer: Sublayer) -> int:
     """Weights that a sublayer has for each of its own: two where text has some of its own."""
-    return 1 if isinstance(sublayer, CrossAttention) else 1 + sublayer.double
+    return 2 if not isinstance(sublayer, CrossAttention) and sublayer.double else 1
 
 
 def _units(sublayer: Sublayer, workload: Workload) -> list[tuple[int, int]]:
@@ -99,13 +105,15 @@ def _units(sublayer: Sublayer, workload: Workload) -> list[tuple[int, int]]:
     match sublayer:
         case Attention():
             width, keys = workload.attention_width, workload.key_heads * workload.head_size
+            # Into q, k and v with a bias each; out of the heads without, which is replicated.
             all_heads = (hidden + 1) * (width + 2 * keys) + width * hidden
             all_heads += _norms_across_heads(workload)
             beside = _units(sublayer.beside, workload) if sublayer.beside else []
+            # A key head and the query heads that share it are cut together: one unit.
             return [(workload.key_heads, all_heads // workload.key_heads), *beside]
         case CrossAttention():
             heads, head_size = workload.cross_heads(sublayer)
-            return [(heads, (4 * hidden + 3) * head_size)]
+            return [(heads, (4 * hidden + 3) * head_size)]  # q, k, v with biases; out without
         case Mlp():
             return [(workload.columns(sublayer), sublayer.ways_in * (hidden + 1) + hidden)]
 
@@ -122,7 +130,8 @@ def _score_parameters(attention: Attention, workload: Workload) -> int:
 
 def _of_heads(attention: Attention, workload: Workload) -> int:
     """Those of them to whose gradients every head adds."""
-    norms = 2 * workload.head_size if workload.qk_norm is True else 0
+    norms = 2 * workload.head_size if workload.qk_norm is True else 0  # of queries, of keys
+    # Linformer's two projections along the sequence, of keys and of values, for all heads.
     return norms + 2 * (attention.projection or 0) * workload.length(attention)
 
 
@@ -139,6 +148,7 @@ def modulated(workload: Workload) -> int:
 
 def step_flops(workload: Workload) -> int:
     """Operations of one step of the whole batch, all ranks together."""
+    # Backward has two products for each of forward: by the input, and by the weight.
     return forward_flops(workload) * (3 if workload.mode == "train" else 1)
 
 
@@ -152,8 +162,9 @@ def forward_flops(workload: Workload) -> int:
         for part in workload.parts
         for sublayer in part.block
     )
-    each = math.prod(workload.conditioned_axes.values())
-    condition = 2 * workload.samples * each * hidden * 3 * modulated(workload) * hidden
+    # Vectors of the condition: one a sample, or one for each position of some axes.
+    vectors = workload.samples * math.prod(workload.conditioned_axes.values())
+    condition = 2 * vectors * hidden * 3 * modulated(workload) * hidden
     return total + condition + 2 * tokens * hidden * workload.out_channels
 
 
@@ -163,10 +174,12 @@ def _sublayer_flops(sublayer: Sublayer, workload: Workload) -> int:
         case Attention():
             width = workload.attention_width + workload.key_heads * workload.head_size
             beside = _sublayer_flops(sublayer.beside, workload) if sublayer.beside else 0
+            # q and the way out are as wide as the heads, k and v as the key heads: 2 + 2 products.
             return 4 * tokens * hidden * width + _score_flops(sublayer, workload) + beside
         case CrossAttention():
             tokens = workload.samples * workload.tokens
             width = math.prod(workload.cross_heads(sublayer))
+            # q and the way out for each position, k and v for each token of the text.
             ways = 4 * (tokens + workload.samples * sublayer.length) * hidden * width
             return ways + 4 * tokens * sublayer.length * width
         case Mlp():
@@ -177,8 +190,10 @@ def _score_flops(attention: Attention, workload: Workload) -> int:
     width, tokens = workload.attention_width, workload.samples * workload.all_tokens
     length = workload.length(attention)
     if attention.causal:
-        return 2 * tokens * (length + 1) * width
+        return 2 * tokens * (length + 1) * width  # 4 x the mean number of keys, (length + 1) / 2
     if attention.projection:
+        # Each position against the projected keys, and each key and value into the projection.
         return 4 * tokens * attention.projection * (width + workload.key_heads * workload.head_size)
+    # The bias of each head is a product over the channels of each pair of positions.
     pairs = workload.samples * length**2 * (attention.pair_bias or 0) * workload.heads
     return 4 * tokens * length * width + 2 * pairs

@@ -87,7 +87,7 @@ class Mesh:
     def place(self, rank: int) -> dict[str, int]:
         """Where a rank stands along each axis."""
         place = {}
-        for name, size in reversed(self.axes):
+        for name, size in reversed(self.axes):  # the last axis runs fastest
             rank, place[name] = divmod(rank, size)
         return place
 
@@ -98,11 +98,12 @@ class Mesh:
     @cache  # noqa: B019 (a few meshes in a process)
     def groups(self, *axes: str) -> Groups:
         """The groups of an axis, or of several taken together; they hold each rank once."""
-        by_place: dict[tuple[int, ...], list[int]] = {}
+        by_others: dict[tuple[int, ...], list[int]] = {}
         for rank in range(self.size):
+            # Ranks of one group stand alike along all other axes.
             others = tuple(at for name, at in self.place(rank).items() if name not in axes)
-            by_place.setdefault(others, []).append(rank)
-        return tuple(map(tuple, by_place.values()))
+            by_others.setdefault(others, []).append(rank)
+        return tuple(map(tuple, by_others.values()))
 
     def members(self, rank: int, *axes: str) -> Members:
         """The group of these axes that holds ``rank``."""

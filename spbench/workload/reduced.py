@@ -21,9 +21,10 @@ from itertools import product
 from pydantic import ValidationError
 
 from spbench.workload.block import Stack, Sublayer
+from spbench.workload.fields import Grid
 from spbench.workload.flattened import as_given, merged
-from spbench.workload.validate import MIN_HIDDEN
-from spbench.workload.workload import Grid, Workload
+from spbench.workload.misfits import MIN_HIDDEN
+from spbench.workload.workload import Workload
 
 BLOCKS = 3
 """A defect of the first block, of the last one, and of those in between."""
@@ -39,7 +40,8 @@ def reductions(work: Workload, ranks: int) -> Iterator[Workload]:
 
     Where axes of the model are one, they are reduced as they are, and are one again.
     """
-    groups = [tuple(grid) for axis in work.axes if len(grid := work.grid(axis)) > 1]
+    grids = [work.grid(axis) for axis in work.axes]
+    groups = [tuple(grid) for grid in grids if len(grid) > 1]  # axes of the model that are one here
     given = as_given(work)
     for reduced in _reductions(given, ranks):
         yield merged(reduced, groups)
@@ -89,7 +91,7 @@ def _shortest(work: Workload, axis: str, ranks: int) -> int:
 
 def _share(length: int, parts: int) -> int:
     """The least length that leaves each part some positions, and the longer ones as many more."""
-    return min(length, 2 * parts + length % parts)
+    return min(length, 2 * parts + length % parts)  # two for each part, and what is over
 
 
 def _least_grid(grid: Grid, parts: int) -> Grid:
@@ -102,14 +104,14 @@ def _least_grid(grid: Grid, parts: int) -> Grid:
     whole, longest = math.prod(grid.values()), max(grid, key=grid.__getitem__)
     ranges = {axis: range(min(n, 2), min(n, MOST_PLACES) + 1) for axis, n in grid.items()}
     del ranges[longest]
-    found, fewest = grid, whole
+    best, fewest = grid, whole
     for places in product(*ranges.values()):
         others = math.prod(places)
         n = _least_factor(others, whole % parts, parts, _share(whole, parts))
         if n is not None and 2 <= n <= grid[longest] and n * others < fewest:
             shorter = dict(zip(ranges, places, strict=True)) | {longest: n}
-            found, fewest = {axis: shorter[axis] for axis in grid}, n * others
-    return found
+            best, fewest = {axis: shorter[axis] for axis in grid}, n * others  # in tensor order
+    return best
 
 
 def _least_factor(others: int, remainder: int, parts: int, least: int) -> int | None:
@@ -117,10 +119,13 @@ def _least_factor(others: int, remainder: int, parts: int, least: int) -> int | 
     ``least``; None: for no n."""
     common = math.gcd(others, parts)
     if remainder % common:
-        return None
+        return None  # others x n leaves multiples of the common divisor alone
+    # others x n = remainder modulo parts, divided by the common divisor: others has an inverse now.
     step = parts // common
     first = remainder // common * pow(others // common, -1, step) % step
-    return first + max(0, -(-(least - others * first) // (others * step))) * step
+    # Every solution is first + k x step; k so that others x n reaches the least.
+    missing = max(0, least - others * first)
+    return first + math.ceil(missing / (others * step)) * step
 
 
 def _lengths(work: Workload, axis: str, ranks: int) -> Iterator[int]:
@@ -129,7 +134,7 @@ def _lengths(work: Workload, axis: str, ranks: int) -> Iterator[int]:
     remainder, least = length % parts, _shortest(work, axis, ranks)
     while length > least:
         yield length
-        length = (length // 2 - remainder) // parts * parts + remainder
+        length = (length // 2 - remainder) // parts * parts + remainder  # half, rounded down
     yield least
 
 
@@ -144,7 +149,7 @@ def _halved_heads(head_dim: int) -> Iterator[range]:
 
 def _smaller_heads(work: Workload, head_dims: Iterable[int]) -> Workload:
     """The first of these head sizes that the model allows, and short side inputs."""
-    parts = [Stack(depth=x.depth, block=tuple(map(_smaller, x.block))) for x in work.parts]
+    parts = [Stack(depth=part.depth, block=tuple(map(_smaller, part.block))) for part in work.parts]
     data = work.with_parts(parts).model_dump(by_alias=True)
     for head_dim in head_dims:
         try:
@@ -158,7 +163,7 @@ def _widths(work: Workload, head_dim: int) -> dict[str, int]:
     """Sizes with such heads; where heads have a size of their own, hidden shrinks as they do."""
     if work.head_dim is None:
         return {"hidden": work.heads * head_dim}
-    hidden = -(-work.hidden * head_dim // work.head_dim)
+    hidden = math.ceil(work.hidden * head_dim / work.head_dim)
     return {"hidden": max(MIN_HIDDEN, hidden), "head_dim": head_dim}
 
 

@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from math import prod
-from operator import itemgetter
 
 Sizes = tuple[int, ...]
 Run = tuple[int, int]  # first position and length
@@ -25,8 +24,8 @@ def shard_sizes(length: int, ranks: int) -> Sizes:
     >>> shard_sizes(13, 4)
     (4, 3, 3, 3)
     """
-    base, extra = divmod(length, ranks)
-    return tuple(base + (rank < extra) for rank in range(ranks))
+    base, extra = divmod(length, ranks)  # 13 on 4: three each, and one more for the first rank
+    return (base + 1,) * extra + (base,) * (ranks - extra)
 
 
 def runs_of(sizes: Sizes) -> tuple[Run, ...]:
@@ -69,8 +68,9 @@ class Shard:
         first or last. A few positions for each rank may be more even in single runs.
         """
         chunks = shard_sizes(length, 2 * ranks)
+        # Reversed: a longer late chunk weighs more than a longer early one.
         zigzags = [_zigzag(dim, sizes) for sizes in (chunks, chunks[::-1])]
-        choices = [shard for shard in zigzags if min(shard.sizes)]
+        choices = [shard for shard in zigzags if min(shard.sizes)]  # no rank is left without any
         return min([*choices, cls.even(dim, length, ranks)], key=lambda shard: max(shard.scores))
 
     @cached_property
@@ -92,12 +92,13 @@ class Shard:
         return replace(self, runs=tuple(self.runs[rank] for rank in members), beside=beside)
 
     def split(self, parts: int) -> "Shard":
-        """Each rank's positions shared by ``parts`` ranks, in order: rank r's by r x parts on."""
+        """Each rank's positions shared by ``parts`` ranks: those of r by r x parts and the next."""
         return replace(self, runs=_split(self.runs, parts))
 
     def joined(self, parts: int) -> "Shard":
         """``split`` undone: each rank holds what ``parts`` ranks, one after another, hold here."""
-        groups = zip(*[iter(self.runs)] * parts, strict=True)
+        starts = range(0, len(self.runs), parts)
+        groups = [self.runs[start : start + parts] for start in starts]
         return replace(
             self, runs=tuple(_merged(run for runs in group for run in runs) for group in groups)
         )
@@ -110,7 +111,8 @@ class Shard:
     @cached_property
     def length(self) -> int:
         """Positions of the whole; those that several ranks hold count once."""
-        return sum(length for runs in {*self.runs} for _, length in runs)
+        held_once = set(self.runs)  # ranks that differ in a second dim hold the same of this one
+        return sum(length for runs in held_once for _, length in runs)
 
     @property
     def merged(self) -> tuple[Run, ...]:
@@ -136,6 +138,7 @@ class Shard:
 
         A run attends to all before it, and its own square is computed whole, then masked.
         """
+        # Queries first to first + n - 1, each with keys 0 to first + n - 1.
         return tuple(sum(n * (first + n) for first, n in runs) for runs in self.runs)
 
     def in_words(self, axis: str) -> str:
@@ -149,11 +152,12 @@ class Shard:
     @property
     def score_imbalance(self) -> float:
         """The maximum of ``scores`` over their mean."""
-        return max(self.scores) * len(self.runs) / sum(self.scores)
+        return max(self.scores) * len(self.scores) / sum(self.scores)  # max / (sum / count)
 
     @property
     def imbalance(self) -> float:
         """The largest shard over the mean one: how much longer the busiest rank computes."""
+        # Of two dims the product: the rank with the larger part of both has both factors.
         return prod(max(cut.sizes) * len(cut.sizes) / sum(cut.sizes) for cut in self.cuts)
 
 
@@ -169,24 +173,28 @@ def _split(runs: tuple[tuple[Run, ...], ...], parts: int) -> tuple[tuple[Run, ..
 
 def _cut(runs: Sequence[Run], sizes: Sizes) -> list[tuple[Run, ...]]:
     """Runs end to end, cut into parts of these sizes; an empty part is a run of no positions."""
-    starts = runs_of(tuple(length for _, length in runs))
-    return [
-        tuple(
-            (first + low - at, high - low)
-            for (first, length), (at, _) in zip(runs, starts, strict=True)
-            if (low := max(at, begin)) < (high := min(at + length, begin + size))
-        )
-        or ((0, 0),)
-        for begin, size in runs_of(sizes)
-    ]
+    parts = []
+    for begin, size in runs_of(sizes):
+        part: list[Run] = []
+        at = 0  # where a run begins if all are put end to end
+        for first, length in runs:
+            low, high = max(at, begin), min(at + length, begin + size)
+            if low < high:  # the part and the run overlap
+                part.append((first + low - at, high - low))
+            at += length
+        parts.append(tuple(part) or ((0, 0),))
+    return parts
 
 
 def _merged(runs: Iterable[Run]) -> tuple[Run, ...]:
     """Runs in ascending order, those that touch as one."""
     merged: list[Run] = []
-    for first, length in filter(itemgetter(1), runs):
-        if merged and sum(merged[-1]) == first:
-            merged[-1] = (merged[-1][0], merged[-1][1] + length)
+    for first, length in runs:
+        if not length:
+            continue
+        before, held = merged[-1] if merged else (0, 0)
+        if merged and before + held == first:  # it begins where the last one ends
+            merged[-1] = (before, held + length)
         else:
             merged.append((first, length))
     return tuple(merged) or ((0, 0),)
@@ -194,5 +202,6 @@ def _merged(runs: Iterable[Run]) -> tuple[Run, ...]:
 
 def _zigzag(dim: int, chunks: Sizes) -> Shard:
     runs = runs_of(chunks)
+    # 0 with 7, 1 with 6, ...: what the early one lacks in keys, the late one has more.
     pairs = zip(runs[: len(runs) // 2], reversed(runs), strict=False)
     return Shard(dim, tuple(tuple(run for run in pair if run[1]) for pair in pairs))

@@ -11,17 +11,24 @@ one rank sends, never bytes that it receives.
     all_reduce       2 (N-1)/N M       a reduce-scatter and an all-gather
 
 with M the whole tensor and b_r = M x (rank r's positions) / (all positions).
+
+A step's transfers are, sublayer by sublayer, the switch to its axis, and its own, back and forth.
+There are thousands of a few kinds, and thousands of ranks that send the same: equal ones are the
+same objects, and what is worked out for all looks at each kind once.
 """
 
-from collections.abc import Callable, Iterable, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from functools import cache, cached_property
+from functools import cache, cached_property, lru_cache
 from typing import Literal, Self
 
-from spbench.workload.block import CrossAttention, Sublayer
+from spbench.workload.block import CrossAttention, Place, Sublayer
+from spbench.workload.fields import DTYPE_BYTES
+from spbench.workload.flops import cut_parameters, is_modulated, parameters
 from spbench.workload.mesh import ALL, Groups, Members, Mesh
-from spbench.workload.sharding import Sizes
+from spbench.workload.sharding import Shard, Sizes
 from spbench.workload.workload import Workload
 
 Op = Literal["all_to_all", "all_gather", "reduce_scatter", "all_reduce", "p2p"]
@@ -45,6 +52,7 @@ def all_reduce_bytes(whole_bytes: int, ranks: int) -> Fraction:
 
 def _shares(whole_bytes: int, parts: Sequence[int], total: int) -> tuple[Fraction, ...]:
     """Each rank's part of the bytes; equal parts are one object."""
+    # A tensor without positions has total 0, and sends nothing: any divisor will do.
     shares = {part: Fraction(whole_bytes * part, total or 1) for part in set(parts)}
     return tuple(shares[part] for part in parts)
 
@@ -64,7 +72,7 @@ class Transfer:
     @classmethod
     def along(cls, axis: str, groups: Groups, of_groups: Sequence[Self]) -> Self:
         """The collectives of all groups of ``axis``, each over the ranks of its group."""
-        ((op, phase, own),) = {(each.op, each.phase, each.axis) for each in of_groups}
+        ((op, phase, own),) = {(group.op, group.phase, group.axis) for group in of_groups}
         by_rank = [Fraction(0)] * sum(map(len, groups))
         for group, transfer in zip(groups, of_groups, strict=True):
             for rank, sent in zip(group, transfer.sent, strict=True):
@@ -75,6 +83,7 @@ class Transfer:
     def all_to_all(cls, whole_bytes: int, before: Sizes, after: Sizes) -> Self:
         """A tensor sharded as ``before`` becomes sharded as ``after`` along another dim."""
         whole = sum(after)
+        # Of what it holds before, a rank keeps the part that it holds afterwards too.
         parts = [a * (whole - b) for a, b in zip(before, after, strict=True)]
         return cls(op="all_to_all", sent=_shares(whole_bytes, parts, sum(before) * whole))
 
@@ -93,6 +102,7 @@ class Transfer:
     def ring(cls, whole_bytes: int, sizes: Sizes) -> Self:
         """Every block once round the ring: N - 1 shifts."""
         whole = sum(sizes)
+        # Rank r sends on every block that comes round, but for the one that its successor made.
         parts = [whole - successor for successor in sizes[1:] + sizes[:1]]
         return cls(op="p2p", sent=_shares(whole_bytes, parts, whole))
 
@@ -111,6 +121,7 @@ class Transfer:
     @cached_property
     def most(self) -> Fraction:
         """Bytes of the busiest rank."""
+        # Ranks that send as much share one object: thousands of ranks, a few comparisons.
         return max({id(sent): sent for sent in self.sent}.values())
 
     def during(self, phase: Phase) -> Self:
@@ -133,17 +144,33 @@ def along(axis: str, groups: Groups, of_group: Callable[[Members], Traffic]) -> 
 def kinds_of_ranks(transfers: Sequence[Transfer]) -> list[int]:
     """For each rank the first one that sends the same in each of these transfers."""
     first: dict[tuple[int, ...], int] = {}
+    # Equal amounts are the same object, so ids tell kinds apart without comparing fractions.
     by_rank = zip(*(transfer.sent for transfer in transfers), strict=True)
     return [first.setdefault(tuple(map(id, sent)), rank) for rank, sent in enumerate(by_rank)]
 
 
 def along_held(axis: str, mesh: Mesh, held: Sizes, of_sizes: Callable[[Sizes], Traffic]) -> Traffic:
-    """What ``of_sizes`` says of what the ranks of a group hold, in all groups of ``axis``.
+    """What the ranks of a group send by what they hold, in all groups of an axis of the mesh.
 
     Groups that hold as much send the same, and are worked out once.
+
+    Parameters
+    ----------
+    axis
+        The axis of the mesh whose groups exchange.
+    mesh
+        The grid of all ranks.
+    held
+        Positions that each of all ranks holds.
+    of_sizes
+        Traffic of a group whose ranks hold these positions.
+
+    Returns
+    -------
+    The transfers in forward and in backward, each over all ranks.
     """
-    known = cache(of_sizes)
-    return along(axis, mesh.groups(axis), lambda group: known(tuple(held[at] for at in group)))
+    once = cache(of_sizes)
+    return along(axis, mesh.groups(axis), lambda group: once(tuple(held[rank] for rank in group)))
 
 
 def streams(
@@ -151,8 +178,20 @@ def streams(
 ) -> list[Stream]:
     """What passes through ``sublayer``: the activation, and text unless it is a cross-attention.
 
-    ``image`` and ``text``: positions of ``axis`` and of text that ranks hold, all or a group.
+    Parameters
+    ----------
+    sublayer, workload
+        What is computed.
+    axis
+        The axis that is sharded.
+    image, text
+        Positions of that axis, and of text, that each of all ranks holds, or each of a group.
+
+    Returns
+    -------
+    Bytes of each tensor, and how ranks hold it.
     """
+    # A group holds sum(image) of the positions of the axis: all, or one group's part of them.
     passing = [(workload.activation_bytes // workload.axes[axis] * sum(image), image)]
     if workload.text and not isinstance(sublayer, CrossAttention):
         passing.append((workload.activation_bytes // workload.tokens * sum(text), text))
@@ -161,7 +200,7 @@ def streams(
 
 def waited_bytes(transfers: Iterable[Transfer]) -> float:
     """Bytes that ranks wait for: the busiest rank's of each transfer but the gradients' sum."""
-    return float(sum(each.most for each in transfers if each.phase != "gradients"))
+    return float(sum(transfer.most for transfer in transfers if transfer.phase != "gradients"))
 
 
 def bytes_in_a_step(
@@ -169,10 +208,250 @@ def bytes_in_a_step(
 ) -> float:
     """Bytes that a step waits for: the sum over transfers of the busiest rank's.
 
-    Training includes backward and, if forward is ``repeated`` under checkpointing, forward again.
+    Parameters
+    ----------
+    workload
+        Whether there is a backward, and whether it runs forward again.
+    forward, backward
+        Transfers of a part of a step.
+    repeated
+        Whether checkpointing repeats those of forward.
+
+    Returns
+    -------
+    Bytes.
     """
     if workload.mode == "forward":
         backward = []
     elif workload.checkpointing == "full" and repeated:
         backward = forward + backward
     return waited_bytes(forward + backward)
+
+
+Tally = list[tuple[Transfer, int]]
+"""Transfers, each once, and how often it comes."""
+
+
+def tally(transfers: Iterable[Transfer]) -> Tally:
+    """Each transfer once: a stack repeats a few."""
+    transfers = list(transfers)
+    by_id = {id(transfer): transfer for transfer in transfers}
+    return [(by_id[which], times) for which, times in Counter(map(id, transfers)).items()]
+
+
+def count(transfers: Iterable[Transfer], rank: int) -> Count:
+    """Bytes that ``rank`` sends in all transfers, without operations that move nothing."""
+    return _count(tally(transfers), rank)
+
+
+def _count(tallied: Tally, rank: int) -> Count:
+    total: Count = {}
+    for transfer, times in tallied:
+        if transfer.sent[rank]:
+            key = (transfer.phase, transfer.op, transfer.axis)
+            total[key] = total.get(key, Fraction(0)) + times * transfer.sent[rank]
+    return total
+
+
+def by_phase(total: Count) -> dict[str, int]:
+    """Bytes of each phase, 0 where nothing is sent."""
+    return {phase: _bytes_of(total, phase) for phase in PHASES}
+
+
+def by_op(total: Count) -> dict[str, int]:
+    """Bytes of each operation, 0 where it is not used."""
+    return {op: _bytes_of(total, op) for op in OPS}
+
+
+def by_axis(total: Count) -> dict[str, int]:
+    """Bytes over each axis of a mesh that something is sent over, and over all its ranks."""
+    return {axis: _bytes_of(total, axis) for axis in sorted({axis for _, _, axis in total})}
+
+
+def _bytes_of(total: Count, name: str) -> int:
+    return round(sum(n for kind, n in total.items() if name in kind))
+
+
+def by_call(calls: Mapping[Kind, int]) -> dict[str, int]:
+    """Calls of each kind in a fixed order, as {"forward.all_to_all": 55}, with an axis behind."""
+
+    def place(kind: Kind) -> tuple[int, int, str]:
+        return PHASES.index(kind[0]), OPS.index(kind[1]), kind[2]
+
+    ordered = sorted(calls, key=place)
+    return {".".join(part for part in kind if part != ALL): calls[kind] for kind in ordered}
+
+
+def by_busiest(transfers: Iterable[Transfer]) -> dict[str, int]:
+    """Bytes of each phase's busiest rank, as in a row of runs.csv."""
+    tallied = tally(transfers)
+    kinds = set(kinds_of_ranks([transfer for transfer, _ in tallied]))
+    # Each phase has a busiest rank of its own.
+    by_kind = [by_phase(_count(tallied, rank)) for rank in kinds]
+    return {phase: max((sent[phase] for sent in by_kind), default=0) for phase in PHASES}
+
+
+def busiest_rank(transfers: Iterable[Transfer]) -> int:
+    """The first rank that sends the most in all these transfers together; 0 without any."""
+    tallied = tally(transfers)
+    kinds = sorted(set(kinds_of_ranks([transfer for transfer, _ in tallied])))
+    return max(kinds, key=lambda rank: sum(_count(tallied, rank).values()), default=0)
+
+
+@dataclass(frozen=True)
+class Move:
+    """A sublayer at its place in a block, and the axes that are sharded before and in it."""
+
+    place: Place
+    before: str
+    axis: str
+
+
+@dataclass(frozen=True, eq=False)
+class Hop:
+    """One all-to-all of a switch: ``before`` becomes whole where ``after`` is cut."""
+
+    before: Shard
+    after: Shard
+    over: str = ALL
+    """The axis of the mesh whose groups it goes in."""
+    stays: Shard | None = None
+    """How another dim stays cut meanwhile."""
+
+    @classmethod
+    def between(cls, before: Shard, after: Shard) -> "tuple[Hop, ...]":
+        """One over all ranks; none where the shard stays."""
+        return () if before == after else (cls(before, after),)
+
+    @cached_property
+    def undone(self) -> "Hop":
+        """The all-to-all of its backward."""
+        return replace(self, before=self.after, after=self.before)
+
+    @lru_cache(maxsize=200)  # noqa: B019 (each takes long on thousands of ranks)
+    def transfer(self, whole_bytes: int, mesh: Mesh) -> Transfer:
+        """The all-to-alls of all groups at once, of a tensor of ``whole_bytes``."""
+        if self.over == ALL:
+            return Transfer.all_to_all(whole_bytes, self.before.sizes, self.after.sizes)
+        stays = self.stays
+        assert stays is not None, "an all-to-all in groups leaves another dim as it is"
+
+        @cache
+        def of_group(kept: int, before: Sizes, after: Sizes) -> Transfer:
+            return Transfer.all_to_all(whole_bytes * kept // stays.length, before, after)
+
+        groups = mesh.groups(self.over)
+        of_groups = []
+        for members in groups:
+            # All ranks of a group hold the same positions of the dim that stays cut.
+            kept = stays.sizes[members[0]]
+            before = tuple(self.before.sizes[rank] for rank in members)
+            after = tuple(self.after.sizes[rank] for rank in members)
+            of_groups.append(of_group(kept, before, after))
+        return Transfer.along(self.over, groups, of_groups)
+
+
+def gradient_sums(
+    workload: Workload, mesh: Mesh, cuts_weights: bool, holds_whole: bool
+) -> list[Transfer]:
+    """The sums of gradients in training: of weights that all ranks hold, over all; of a part of a
+    weight over the ranks of other groups that hold it too.
+
+    Parameters
+    ----------
+    workload
+        What is computed.
+    mesh
+        The grid of all ranks; weights are cut over groups of its last axis.
+    cuts_weights
+        Whether they are cut at all.
+    holds_whole
+        Whether such a group has whole gradients already, but for weights of each head.
+
+    Returns
+    -------
+    All-reduces, each over all ranks or over groups of the other axes.
+    """
+    if workload.mode != "train":
+        return []
+    total, number_bytes = parameters(workload), DTYPE_BYTES[workload.dtype]
+    everywhere = total.of_heads if holds_whole else total.replicated
+    if not cuts_weights:
+        everywhere = total.total
+    sums = [Transfer.all_reduce(everywhere * number_bytes, mesh.size)] if everywhere else []
+    others = mesh.without(mesh.last)
+    if cuts_weights and others:
+        parts = cut_parameters(workload, mesh.size_of(mesh.last))
+        # A group that has whole gradients already sums them with other groups alone.
+        also = total.replicated - total.of_heads if holds_whole else 0
+        groups = mesh.groups(*others)
+        # Ranks that hold the same part of the weights stand alike in their groups of the last axis,
+        # which runs fastest: rank r has part r mod the size of such a group.
+        of_groups = [
+            Transfer.all_reduce((parts[group[0] % len(parts)] + also) * number_bytes, len(group))
+            for group in groups
+        ]
+        sums.append(Transfer.along("+".join(others), groups, of_groups))
+    return [transfer.during("gradients") for transfer in sums]
+
+
+def held_with_text(workload: Workload, axis: str, sizes: Sizes, text: Sizes) -> Sizes:
+    """What each rank holds of a self-attention's sequence.
+
+    Parameters
+    ----------
+    workload
+        What is computed.
+    axis
+        The axis that is sharded.
+    sizes, text
+        Positions of that axis, and text tokens, that each rank holds.
+
+    Returns
+    -------
+    Positions of the axis; where the workload has text, tokens of a sample, the text's included.
+    """
+    if not workload.text:
+        return sizes
+    others = workload.tokens // workload.axes[axis]
+    return tuple(others * n + of_text for n, of_text in zip(sizes, text, strict=True))
+
+
+def shared_length(workload: Workload, axis: str) -> int:
+    """What all ranks together hold of a self-attention's sequence."""
+    return workload.all_tokens if workload.text else workload.axes[axis]
+
+
+def in_a_step(
+    workload: Workload, place: Place, own: Traffic, switches: Traffic, ends_in_transfer: bool
+) -> list[Transfer]:
+    """Transfers of a sublayer in a step.
+
+    Under checkpointing, backward runs each block's forward again, from the block's input
+    to the last tensor that backward needs: the switch into the block is not repeated, nor
+    is a transfer at its very end, unless a gate behind it needs the result.
+
+    Parameters
+    ----------
+    workload
+        Whether there is a backward, and whether it runs forward again.
+    place
+        The sublayer, and where in its block it stands.
+    own, switches
+        Transfers of the sublayer itself, and of the switch before it, back and forth.
+    ends_in_transfer
+        Whether its last transfer in forward comes after all tensors that backward needs.
+
+    Returns
+    -------
+    The transfers, in the order of a step.
+    """
+    (forward, backward), (there, back) = own, switches
+    if workload.mode != "train":
+        return there + forward
+    # A block's input is what checkpointing keeps, behind the switch into the block.
+    repeated = forward if place.is_first else there + forward
+    if place.is_last and ends_in_transfer and not is_modulated(place.sublayer, workload):
+        repeated = repeated[:-1]
+    again = repeated if workload.recomputes else []
+    return there + forward + [sent.during("backward") for sent in again + backward + back]

@@ -8,7 +8,7 @@ import pytest
 from helpers.command_line import spbench
 
 from spbench.errors import DONE, SOME_FAILED, USAGE
-from spbench.projection.hardware import find
+from spbench.projection.costmodel.hardware import find
 
 
 @pytest.mark.parametrize(
@@ -46,7 +46,7 @@ def test_fewer_ranks_than_asked_for_are_kept_with_a_code(
 ) -> None:
     """That of a run in which some cases failed."""
     cluster = find("hgx-h100")
-    monkeypatch.setattr("spbench.projection.calibrate.calibrate", lambda *_: cluster)
+    monkeypatch.setattr("spbench.projection.microbench.calibrate.calibrate", lambda *_: cluster)
     words = ("calibrate", "mine", "-g", "1,2", "--device", "cpu")
     assert spbench(tmp_path, *words, torch=True).code == DONE  # its network joins any number
     for most, code in ((8, SOME_FAILED), (2, DONE)):

@@ -12,10 +12,9 @@ from helpers.command_line import Done, spbench
 from helpers.examples import ALL
 
 from spbench.errors import DONE, SOME_FAILED, UNFIT, USAGE, Failure
-from spbench.projection import memory_question
-from spbench.projection.capacity import Capacity
-from spbench.projection.memory_question import MemoryQuestion
-from spbench.projection.trace import work
+from spbench.projection.advise import capacity
+from spbench.projection.advise.capacity import Capacity, MemoryQuestion
+from spbench.projection.dryrun.trace import work
 from spbench.results.capacities import read_capacities
 from spbench.strategies.registry import load
 from spbench.workload.catalogue import find, with_settings
@@ -130,7 +129,7 @@ def test_answers_before_a_failure_are_shown_and_kept(
         yield Capacity(**place, largest=3, peak_bytes=5, next_bytes=None)  # type: ignore[arg-type]
         raise Failure("hang: nothing moved")
 
-    monkeypatch.setattr(memory_question, "tried", answers)
+    monkeypatch.setattr(capacity, "tried", answers)
     words = ("-g", "2", "--memory", "1GB", "--measure", "--device", "cpu", "--out", "sizes")
     done = asked(tmp_path, "ulysses", *words)
     assert done.code == USAGE and "hang: nothing moved" in done.err

@@ -27,7 +27,7 @@ from spbench.errors import READER_GONE, SOME_FAILED, UNFIT, USAGE, Failure
 from spbench.launch.launcher import LaunchResult
 from spbench.report.plots import figure
 from spbench.report.plots.figure import Sheet
-from spbench.results.sample import CHECKED, Checked, sample_path
+from spbench.results.hand_over import CHECKED, Checked, sample_path
 from spbench.results.store import Store
 from spbench.strategies.registry import expand_names, load
 from spbench.sweep import devices, verification

@@ -166,7 +166,7 @@ def of_sweep(path: Path) -> Said:
 @pytest.fixture(autouse=True)
 def no_work(monkeypatch: pytest.MonkeyPatch) -> None:
     """Operations of each rank, which take a second to count, say nothing about a file."""
-    monkeypatch.setattr("spbench.projection.rank_work.rank_works", lambda cells: ({}, []))
+    monkeypatch.setattr("spbench.projection.dryrun.rank_work.rank_works", lambda cells: ({}, []))
 
 
 KINDS = {"workload": (WORKLOAD, of_workload), "sweep": (SWEEP, of_sweep)}

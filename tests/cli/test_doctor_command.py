@@ -18,10 +18,9 @@ from spbench.cli import doctor_command
 from spbench.comm.nccl_gloo import available_backends
 from spbench.doctor import examine as examining
 from spbench.doctor import torch_probe
-from spbench.doctor.diagnosis import Diagnosis, fail, ok, skipped, warn
 from spbench.doctor.examine import examine
-from spbench.doctor.noise import Load
-from spbench.doctor.torch_probe import TorchFacts, probe
+from spbench.doctor.machine_checks import Diagnosis, TorchFacts, fail, ok, skipped, warn
+from spbench.doctor.torch_probe import probe
 from spbench.errors import DONE, UNFIT, USAGE, Failure
 from spbench.report import doctor_table, tables
 from spbench.results.nvml import NvmlReport, read_nvml
@@ -37,7 +36,7 @@ def test_the_doctor_on_this_machine(tmp_path: Path, warm_launcher: None) -> None
     for check in ("2 ranks", "3 ranks", "python", "torch", "gloo"):
         assert found[check]["status"] == "ok", found[check]
     assert "all 20 exchanges right" in found["3 ranks"]["found"]
-    assert {"cores", "memory", "open files", "host name", "this folder"} <= found.keys()
+    assert {"cores", "memory", "variables", "this folder"} <= found.keys()
     assert not {"gpus", "cuda", "driver"} & found.keys()
     failed = [one for one in found.values() if one["status"] == "fail"]
     assert (done.code == UNFIT) == bool(failed)
@@ -93,7 +92,6 @@ def elsewhere(monkeypatch: pytest.MonkeyPatch) -> dict[str, Any]:
     monkeypatch.setattr(examining, "package_version", lambda _: facts["version"])
     monkeypatch.setattr(examining, "probe", loaded)
     monkeypatch.setattr(examining, "try_sizes", tried)
-    monkeypatch.setattr(examining.noise, "load", lambda: Load(cores=8, busy_cores=0.0))
     return facts
 
 
@@ -131,7 +129,6 @@ def test_a_machine_with_gpus(elsewhere: dict[str, Any]) -> None:
         *("nccl", "gpus", "driver", "cuda", "gpus idle", "gpu clocks", "gpu links")
     ]
     assert found["gpus"].found == "3 x NVIDIA H200"
-    assert "locked memory" in found
     assert elsewhere["tried"] == [([2, 3], "cuda")]
     assert elsewhere["asked"] == ["cuda"]
     examined(driver=report, usable=report.gpus, choice="cpu")
@@ -315,8 +312,8 @@ def test_lines_behind_a_pipe_are_whole(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_the_whole_in_a_line() -> None:
     """The headline names failed checks and warnings."""
     assert doctor_table.headline(FOUND[:1]) == "fit"
-    two = [*FOUND[:2], warn("quiet", "no", "wait")]
-    assert doctor_table.headline(two) == "fit; 2 warnings: /dev/shm, quiet"
+    two = [*FOUND[:2], warn("cores", "no", "wait")]
+    assert doctor_table.headline(two) == "fit; 2 warnings: /dev/shm, cores"
     assert doctor_table.headline([FOUND[2]]) == "unfit: torch"
 
 

@@ -14,7 +14,7 @@ from spbench.analysis.findings import USUAL
 from spbench.analysis.verdict import judged
 from spbench.errors import DONE, REGRESSION, USAGE
 from spbench.report import markdown
-from spbench.report.pull_request import changes_part
+from spbench.report.markdown import changes_part
 from spbench.report.run_table import headline, sentences, share_notes
 from spbench.results.record import Record
 from spbench.results.store import Store

@@ -12,7 +12,7 @@ import pytest
 from helpers.kept_runs import kept, side, spbench
 
 from spbench.errors import DONE, USAGE
-from spbench.results.kept_history import commit_dates
+from spbench.results.find_run import commit_dates
 from spbench.results.record import Record
 from spbench.results.store import Store
 

@@ -11,10 +11,10 @@ from helpers.command_line import spbench
 from helpers.nccl_logs import TESTS, Seconds, at_rate, text, write
 
 from spbench.errors import DONE, USAGE
-from spbench.projection.hardware import find
-from spbench.projection.message_cost import message_cost
-from spbench.projection.nccl_run import NAMES
-from spbench.projection.work import Message
+from spbench.projection.costmodel.hardware import find
+from spbench.projection.costmodel.message_cost import message_cost
+from spbench.projection.dryrun.work import Message
+from spbench.projection.microbench.nccl_logs import NAMES
 from spbench.workload.mesh import Mesh
 
 L20 = find("l20-pcie")

@@ -18,7 +18,7 @@ from spbench.text import counted
 from spbench.workload.case import Case, Cell
 from spbench.workload.catalogue import find
 from spbench.workload.config_names import names
-from spbench.workload.sweep_file import load_sweep
+from spbench.workload.sweeps import load_sweep
 
 
 def listed(monkeypatch: pytest.MonkeyPatch, what: str, columns: int) -> str:

@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 from helpers.command_line import spbench
 
-from spbench.projection.calibrate import write
-from spbench.projection.hardware import find
-from spbench.projection.scaled import link_rate
-from spbench.results.reading import latest, read_runs
+from spbench.projection.costmodel.hardware import find
+from spbench.projection.costmodel.sensitivity import link_rate
+from spbench.projection.microbench.calibrate import write
+from spbench.results.runs_csv import latest, read_runs
 
 SMALL = ("project", "dsp-720m-small", "--cluster", "l20-pcie", "-s", "dsp,ulysses", "--set")
 CASES = (*SMALL, "depth=1", "--gpus", "4,32")

@@ -10,9 +10,9 @@ import pytest
 from helpers.command_line import spbench
 
 from spbench.errors import USAGE
-from spbench.projection.hardware import Cluster, OnRanks
-from spbench.projection.hardware import find as find_cluster
-from spbench.projection.own_run import Compared, beside, judged, measured
+from spbench.projection.advise.own_run import Compared, beside, judged, measured
+from spbench.projection.costmodel.hardware import Cluster, OnRanks
+from spbench.projection.costmodel.hardware import find as find_cluster
 from spbench.report import projection_table
 from spbench.results.record import Record
 from spbench.results.store import Store

@@ -19,8 +19,7 @@ from spbench.results.store import Store
 from spbench.strategies.registry import BUILT_IN, expand_names
 from spbench.workload.block import SUBLAYERS, Frozen
 from spbench.workload.catalogue import find, load_text, with_settings
-from spbench.workload.sweep_file import load_sweep
-from spbench.workload.sweep_schema import Include, SweepFile
+from spbench.workload.sweeps import Include, SweepFile, load_sweep
 from spbench.workload.workload import Workload
 
 pytestmark = pytest.mark.usefixtures("work_is_made_up")

@@ -13,7 +13,7 @@ from helpers.command_line import spbench
 
 from spbench.cli import recommend_command
 from spbench.errors import DONE, USAGE
-from spbench.projection.hardware import find
+from spbench.projection.costmodel.hardware import find
 from spbench.results.record import Record
 from spbench.sweep.request import Request
 from spbench.sweep.run import Finished

@@ -13,7 +13,7 @@ from helpers.varied_run import varied_run
 
 from spbench.report.page.run_page import html_of_run
 from spbench.results.capacities import read_capacities
-from spbench.results.reading import frame_of
+from spbench.results.runs_csv import frame_of
 
 pytestmark = pytest.mark.long
 NONE = read_capacities(Path("nowhere"))

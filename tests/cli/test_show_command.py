@@ -26,7 +26,7 @@ from spbench.strategies.registry import load, places
 from spbench.workload.catalogue import find, load_text, with_settings
 from spbench.workload.config_names import names
 from spbench.workload.predicted import Lane
-from spbench.workload.sent_counts import by_busiest
+from spbench.workload.traffic import by_busiest
 
 ALL = list(places())
 VARIANTS = [*ALL, "ulysses:every-attention", "megatron-sp:keep-input"]

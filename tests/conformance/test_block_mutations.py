@@ -14,8 +14,7 @@ from torch import Tensor
 from spbench.comm.collectives import Collectives, Pending
 from spbench.comm.transport import DONE
 from spbench.layers import attention_grid, blockwise
-from spbench.layers.blockwise import Part
-from spbench.layers.key_blocks import Tile
+from spbench.layers.blockwise import Part, Tile
 from spbench.strategies import kv_gather, ring
 from spbench.strategies.registry import load
 from spbench.workload.catalogue import find, with_settings

@@ -1,7 +1,7 @@
 """What a strategy chooses itself, its layout and its options, sends as few bytes as any other way.
 
 A dear choice leaves every number right, and bytes as predicted from it: only the check of plans
-sees it, which ``run`` and ``verify`` ask. Each test of a defect plants one.
+sees it (``helpers/plan_check.py``). Each test of a defect plants one.
 """
 
 from __future__ import annotations
@@ -10,14 +10,14 @@ from dataclasses import replace
 
 import pytest
 from helpers.examples import ALL
-from helpers.run_on_threads import complaint, run_on_threads, verify_on_threads
+from helpers.plan_check import why_not_cheapest
 from helpers.variants import variants
 
 from spbench.strategies import usp
 from spbench.strategies.dsp import DSP
 from spbench.strategies.fixed_axis import Known
-from spbench.strategies.plan_check import why_not_cheapest
 from spbench.strategies.registry import load, places
+from spbench.strategies.ulysses import Ulysses
 from spbench.strategies.usp import USP
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.config_names import names
@@ -66,10 +66,9 @@ def test_the_dearest_groups(monkeypatch: pytest.MonkeyPatch) -> None:
     """A ring of all ranks where heads could be shared out: right numbers, twice the bytes."""
     monkeypatch.setattr(usp, "_cheapest", dearest)
     work = with_settings(find("axes-2d", "verify"), ["depth=1", "mode=forward"])
-    words = verify_on_threads(work, "usp", 4)
+    words = why_not_cheapest(load("usp"), work, 4) or ""
     assert words.startswith("ulysses=1 was chosen, which costs ")
     assert " times as much as ulysses=4: " in words
-    assert words in complaint(run_on_threads(work, "usp", 4))
 
 
 def test_the_dearest_groups_across_others(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -91,8 +90,35 @@ def test_the_dearest_exchange_among_switches(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(DSP, "settled", dear)
     block = "[{attention: [time, space]}, {attention: time}, {mlp: 2}]"
     work = with_settings(find("axes-2d", "verify"), [f"block={block}", "depth=1", "mode=forward"])
-    words = verify_on_threads(work, "dsp", 4)
+    words = why_not_cheapest(load("dsp"), work, 4) or ""
     assert words.startswith("across=ring was chosen, which costs 2.00 times")
+
+
+def test_a_plan_of_2_67_times_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers are right, and bytes as predicted from the plan; a fixed axis may be dear, too."""
+
+    def restless(self: DSP, workload: Workload, ranks: int) -> tuple[str, ...]:
+        plan = [next(iter(workload.axes))]
+        for sublayer in workload.stack:
+            axes = self.choices(sublayer, workload, ranks)
+            plan.append(next((axis for axis in axes if axis != plan[-1]), plan[-1]))
+        return tuple(plan[1:])
+
+    round_trip = "{attention: space}, {mlp: 1}, {mlp: 1}, {attention: time}"
+    block = f"[{round_trip}, {round_trip}, {{mlp: 1}}]"
+    work = with_settings(find("axes-2d", "verify"), [f"block={block}", "depth=1"])
+    monkeypatch.setattr(DSP, "layout", restless)
+    words = why_not_cheapest(load("dsp"), work, 2) or ""
+    assert "the layout that ran sends 2.67 times the bytes of the cheapest" in words
+    block = "[{attention: space}, {attention: space}, {attention: time}]"
+    monkeypatch.setattr(Ulysses, "layout", lambda *_: ("space",) * 6)
+    words = (
+        why_not_cheapest(
+            load("ulysses"), with_settings(find("axes-2d", "verify"), [f"block={block}"]), 2
+        )
+        or ""
+    )
+    assert "the layout that ran sends 2.00 times the bytes" in words
 
 
 @pytest.mark.parametrize(

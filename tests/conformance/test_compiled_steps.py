@@ -13,7 +13,7 @@ from helpers.graphs import CountedGraphs
 from helpers.run_on_threads import complaint, run_on_threads, verify_on_threads
 from torch import Tensor
 
-from spbench.layers import head_parallel
+from spbench.layers import heads
 from spbench.strategies import ulysses
 from spbench.worker.step import Step
 from spbench.workload.catalogue import find, with_settings
@@ -58,9 +58,9 @@ def doubled(q: Tensor) -> Tensor:
 
 def compile_attention(monkeypatch: pytest.MonkeyPatch, backend: Any) -> None:
     """In a graph that computes something harmless in front of each attention."""
-    right: Callable[..., Tensor] = head_parallel.attend_whole
+    right: Callable[..., Tensor] = heads.attend_whole
     halves = torch.compile(doubled, backend=backend)
-    monkeypatch.setattr(head_parallel, "attend_whole", lambda q, *rest: right(halves(q), *rest))
+    monkeypatch.setattr(heads, "attend_whole", lambda q, *rest: right(halves(q), *rest))
 
 
 def test_every_step_runs_the_compiled_graphs(

@@ -234,7 +234,7 @@ def test_two_models_at_once(strategy: str) -> None:
         order: list[int], transport: ThreadTransport, second: ThreadTransport
     ) -> list[torch.Tensor]:
         transports = Transports(strategy=transport, gradients=second)
-        steps = [Step(shape, load(strategy), transports, cpu, seed=1) for shape in shapes]
+        steps = [Step(load(strategy).on(shape, ranks), transports, cpu, seed=1) for shape in shapes]
         xs, outs = [], []
         for step in steps:
             mine, _ = step.seeded_inputs()

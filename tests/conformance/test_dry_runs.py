@@ -14,11 +14,11 @@ from helpers.variants import by_day
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.comm.transport import Transports
 from spbench.errors import Failure
-from spbench.layers.watching import WatchingMode
-from spbench.projection.depths import DryRun
-from spbench.projection.kernel_of import kernel_of
-from spbench.projection.trace import work
-from spbench.projection.work import Work
+from spbench.layers.dispatch_modes import WatchingMode
+from spbench.projection.dryrun.dry_step import DryRun
+from spbench.projection.dryrun.meta_ops import kernel_of
+from spbench.projection.dryrun.trace import work
+from spbench.projection.dryrun.work import Work
 from spbench.strategies.registry import load
 from spbench.worker.step import Step
 from spbench.workload.catalogue import find, with_settings
@@ -61,7 +61,7 @@ def real_step(workload: Workload, strategy: str) -> list[tuple[Computed, Count]]
     def rank_main(transport: ThreadTransport) -> tuple[Computed, Count]:
         gradients = ThreadTransport(transport.rank, second)
         transports = Transports(strategy=transport, gradients=gradients)
-        step = Step(workload, load(strategy), transports, torch.device("cpu"))
+        step = Step(load(strategy).on(workload, RANKS), transports, torch.device("cpu"))
         given = step.seeded_inputs()
         with Watched() as watched:
             step(*given)

@@ -19,7 +19,6 @@ from spbench.sweep.verification import FORM_SHAPES, checks_for
 from spbench.workload.case import GateCheck
 from spbench.workload.catalogue import find
 from spbench.workload.config_names import names
-from spbench.workload.workload import Workload
 
 RUN_BY_PEOPLE = {
     "megatron-sp:tp=2",
@@ -92,8 +91,8 @@ def test_a_wrong_fourth_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """No reduced workload has one: a shape of five blocks is proved whole."""
     real = Transformer.__init__
 
-    def wrong(self: Transformer, workload: Workload, strategy: Any, comm: Any) -> None:
-        real(self, workload, strategy, comm)
+    def wrong(self: Transformer, plan: Any, comm: Any) -> None:
+        real(self, plan, comm)
         for block in self.blocks[3:4] if comm.size > 1 else ():
             for residual in block.residuals:
                 residual.register_forward_hook(lambda module, given, out: (out[0] * 1.02, out[1]))

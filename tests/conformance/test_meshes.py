@@ -18,8 +18,8 @@ from spbench.strategies.registry import load
 from spbench.worker import step as timed_step
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.mesh import Groups, Mesh
-from spbench.workload.sent_counts import count
 from spbench.workload.sharding import Shard
+from spbench.workload.traffic import count
 from spbench.workload.workload import Workload
 
 

@@ -20,12 +20,11 @@ from spbench.comm import collectives
 from spbench.comm.collectives import Collectives
 from spbench.comm.fake import SilentTransport
 from spbench.comm.packing import Cut
-from spbench.layers import cut_linear, head_parallel, head_shares, linear
+from spbench.layers import heads, linear
 from spbench.layers.attention import Scores, attend_whole
-from spbench.layers.causal_tiles import Band
 from spbench.layers.linear import product
 from spbench.layers.memory_order import put_outermost
-from spbench.layers.ring_scores import Rows
+from spbench.layers.rsa_rows import Band, Rows
 from spbench.model import streams, sublayers
 from spbench.strategies import megatron_tp, rsa, ulysses
 from spbench.strategies.registry import load
@@ -137,7 +136,7 @@ def test_a_position_zeroed_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
     (right, *_) = prove(work, load("ulysses"), 2)
     assert why_wrong([right]) == ""
     assert 0 < right.figures["float32_error"] < 1e-5 < right.figures["tolerance"]
-    monkeypatch.setattr(head_parallel, "attend_whole", wrong)
+    monkeypatch.setattr(heads, "attend_whole", wrong)
     assert caught("ulysses", 2, work).startswith(TWIN)
 
 
@@ -154,7 +153,7 @@ def test_attention_5_percent_off_in_16_bits_alone(
 
     work = shape(name, dtype="bfloat16", mode=mode)
     assert not caught("ulysses", 2, work)
-    monkeypatch.setattr(head_parallel, "attend_whole", wrong)
+    monkeypatch.setattr(heads, "attend_whole", wrong)
     complaint = caught("ulysses", 2, work)
     assert "differs from one device" in complaint and TWIN not in complaint
 
@@ -224,7 +223,7 @@ def test_attention_over_too_many_keys(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
         return attend_whole(q, k, v, replace(scores, dims=(1, 2)))
 
-    monkeypatch.setattr(head_parallel, "attend_whole", wrong)
+    monkeypatch.setattr(heads, "attend_whole", wrong)
     assert caught("ulysses", 2, shape())
 
 
@@ -237,7 +236,7 @@ def test_bias_added_before_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
 
     for strategy in ("megatron-sp", "megatron-tp"):
         assert not caught(strategy, 1, shape())
-    monkeypatch.setattr(cut_linear.RowCut, "forward", wrong)
+    monkeypatch.setattr(linear.RowCut, "forward", wrong)
     for strategy in ("megatron-sp", "megatron-tp"):
         assert "output" in caught(strategy, 2, shape(mode="forward"))
 
@@ -258,12 +257,12 @@ def test_a_sum_that_is_missing_in_backward(monkeypatch: pytest.MonkeyPatch) -> N
 
 def test_a_sum_that_is_doubled(monkeypatch: pytest.MonkeyPatch) -> None:
     """The output of a projection summed once more, behind its bias."""
-    right = cut_linear.RowCut.forward
+    right = linear.RowCut.forward
 
     def wrong(self: Any, x: Tensor, shard: Shard) -> Tensor:
         return self.summed(right(self, x, shard), shard)
 
-    monkeypatch.setattr(cut_linear.RowCut, "forward", wrong)
+    monkeypatch.setattr(linear.RowCut, "forward", wrong)
     assert "output" in caught("megatron-tp", 2, shape(mode="forward"))
 
 
@@ -297,7 +296,7 @@ def test_remainder_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
         kept = k.shape[along] // 3 * 3
         return attend_whole(q, k.narrow(along, 0, kept), v.narrow(along, 0, kept), scores)
 
-    monkeypatch.setattr(head_parallel, "attend_whole", wrong)
+    monkeypatch.setattr(heads, "attend_whole", wrong)
     assert not caught("ulysses", 3, shape(axes="{time: 6, space: 12}"))
     assert caught("ulysses", 3, shape())
 
@@ -455,17 +454,17 @@ def test_rotary_by_local_positions(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_grouped_heads_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """Query head i with key head i modulo the number of key heads."""
 
-    def wrong(self: head_shares.HeadShares, x: Tensor, rank: int) -> Tensor:
+    def wrong(self: heads.HeadShares, x: Tensor, rank: int) -> Tensor:
         return x.flip(-2)
 
-    monkeypatch.setattr(head_shares.HeadShares, "matched", wrong)
+    monkeypatch.setattr(heads.HeadShares, "matched", wrong)
     assert caught("ulysses", 2, shape("causal"))
 
 
 def test_one_key_head_of_the_copies_gets_all_the_gradient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Copies of a key head whose gradients are not added up."""
 
-    def wrong(self: head_shares.HeadShares, x: Tensor) -> Tensor:
+    def wrong(self: heads.HeadShares, x: Tensor) -> Tensor:
         seen: set[int] = set()
         copies = []
         for head in (head for heads_ in self.keys for head in heads_):
@@ -474,7 +473,7 @@ def test_one_key_head_of_the_copies_gets_all_the_gradient(monkeypatch: pytest.Mo
             seen.add(head)
         return torch.cat(copies, -2)
 
-    monkeypatch.setattr(head_shares.HeadShares, "spread", wrong)
+    monkeypatch.setattr(heads.HeadShares, "spread", wrong)
     assert not caught("ulysses", 4, shape("few-key-heads", mode="forward"))
     assert "gradient" in caught("ulysses", 4, shape("few-key-heads"))
 

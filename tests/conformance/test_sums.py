@@ -28,7 +28,7 @@ from spbench.comm.threaded import ThreadTransport
 from spbench.comm.transport import DONE, Handle
 from spbench.layers import attention_grid, blockwise
 from spbench.layers.blockwise import Part, from_row
-from spbench.layers.ring_scores import Rows
+from spbench.layers.rsa_rows import Rows
 from spbench.model import inputs
 from spbench.strategies import ring
 from spbench.strategies.registry import load

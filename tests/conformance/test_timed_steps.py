@@ -22,10 +22,9 @@ from torch import Tensor
 
 from spbench.comm import gradient_buckets
 from spbench.comm.fake import SilentTransport
-from spbench.layers import head_parallel
+from spbench.layers import heads
 from spbench.model.transformer import Transformer
 from spbench.strategies import ulysses
-from spbench.strategies.dsp import DSP
 from spbench.sweep.first_launch import FOLDER, compare_with_first
 from spbench.worker import reference
 from spbench.worker.step import Step
@@ -73,7 +72,7 @@ def test_right_steps_agree_with_one_device() -> None:
 def test_attention_skipped_from_the_fourth_step_on_in_run(monkeypatch: pytest.MonkeyPatch) -> None:
     """Gate and memory pass are right, what is timed is faster and wrong."""
     steps: dict[int, int] = {}
-    real, right = Step.__call__, head_parallel.attend_whole
+    real, right = Step.__call__, heads.attend_whole
 
     def counted(self: Step, *args: Any) -> Any:
         if self.ranks > 1:
@@ -84,7 +83,7 @@ def test_attention_skipped_from_the_fourth_step_on_in_run(monkeypatch: pytest.Mo
         return q if steps.get(threading.get_ident(), 0) >= 4 else right(q, *rest)
 
     monkeypatch.setattr(Step, "__call__", counted)
-    monkeypatch.setattr(head_parallel, "attend_whole", skipped)
+    monkeypatch.setattr(heads, "attend_whole", skipped)
     words = complaint(run_on_threads(shape(), "ulysses", 2))
     assert "in timed steps differs from the first step" in words
     assert words.startswith("wrong_result: ")
@@ -151,12 +150,12 @@ def test_a_collective_that_bypasses_comm(
 
 def scale_attention(monkeypatch: pytest.MonkeyPatch, is_wrong: Callable[[Tensor], bool]) -> None:
     """2 % off on several ranks, where ``is_wrong`` says so of queries (B, *axes, Z, D)."""
-    right = head_parallel.attend_whole
+    right = heads.attend_whole
 
     def wrong(q: Tensor, k: Tensor, v: Tensor, scores: Any) -> Tensor:
         return right(q, k, v, scores) * (1.02 if is_wrong(q) else 1.0)
 
-    monkeypatch.setattr(head_parallel, "attend_whole", wrong)
+    monkeypatch.setattr(heads, "attend_whole", wrong)
 
 
 BLOCKS = "[{attention: space}, {attention: time}, {mlp: 2}]"
@@ -219,8 +218,8 @@ def test_a_defect_from_the_third_block_on(
     """The smallest reduced workload has three blocks."""
     real = Transformer.__init__
 
-    def wrong(self: Transformer, workload: Workload, strategy: Any, comm: Any) -> None:
-        real(self, workload, strategy, comm)
+    def wrong(self: Transformer, plan: Any, comm: Any) -> None:
+        real(self, plan, comm)
         for block in self.blocks[2:] if comm.size > 1 else ():
             for residual in block.residuals:
                 residual.register_forward_hook(lambda module, given, out: (out[0] * 1.02, out[1]))
@@ -229,27 +228,6 @@ def test_a_defect_from_the_third_block_on(
     work = shape(**FIVE_BLOCKS)
     assert "differs from one device" in complaint(run_on_threads(work, "dsp", 2))
     assert "differs from one device" in verify_on_threads(work, "dsp", 2)
-
-
-def test_a_plan_of_2_67_times_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers are right, and bytes as predicted from the plan; a fixed axis may be dear, too."""
-
-    def restless(self: DSP, workload: Workload, ranks: int) -> tuple[str, ...]:
-        plan = [next(iter(workload.axes))]
-        for sublayer in workload.stack:
-            axes = self.choices(sublayer, workload, ranks)
-            plan.append(next((axis for axis in axes if axis != plan[-1]), plan[-1]))
-        return tuple(plan[1:])
-
-    round_trip = "{attention: space}, {mlp: 1}, {mlp: 1}, {attention: time}"
-    work = shape("axes-2d", block=f"[{round_trip}, {round_trip}, {{mlp: 1}}]", depth=1)
-    monkeypatch.setattr(DSP, "layout", restless)
-    for words in (complaint(run_on_threads(work, "dsp", 2)), verify_on_threads(work, "dsp", 2)):
-        assert "the layout that ran sends 2.67 times the bytes of the cheapest" in words
-    block = "[{attention: space}, {attention: space}, {attention: time}]"
-    monkeypatch.setattr(ulysses.Ulysses, "layout", lambda *_: ("space",) * 6)
-    words = verify_on_threads(shape("axes-2d", block=block), "ulysses", 2)
-    assert "the layout that ran sends 2.00 times the bytes" in words
 
 
 def copied(part: Tensor) -> Tensor:

@@ -20,9 +20,9 @@ from torch.optim import AdamW
 from spbench.comm import collectives
 from spbench.comm.gradient_buckets import GradientSum
 from spbench.comm.group import ShareOfGroup
-from spbench.layers import head_parallel, linear
+from spbench.layers import heads, linear
 from spbench.layers.attention import Scores
-from spbench.results.sample import Sample
+from spbench.results.hand_over import Sample
 from spbench.worker.observer import Observer
 from spbench.worker.run_case import run_case
 from spbench.worker.step import Step
@@ -81,7 +81,7 @@ def now(monkeypatch: pytest.MonkeyPatch) -> Now:
 
 def plant(monkeypatch: pytest.MonkeyPatch, make: Callable[[Attend], Attend]) -> None:
     """Ulysses's attention becomes what ``make`` makes of the right one."""
-    monkeypatch.setattr(head_parallel, "attend_whole", make(head_parallel.attend_whole))
+    monkeypatch.setattr(heads, "attend_whole", make(heads.attend_whole))
 
 
 class Kept(torch.autograd.Function):

@@ -11,15 +11,14 @@ from typing import Any
 import pytest
 from helpers.examples import ALL
 from helpers.gate_on_threads import prove, why_wrong
+from helpers.plan_check import why_not_cheapest
 
 from spbench.strategies.describe import lanes
 from spbench.strategies.dsp import INNER, OUTER, TwoAxes, two_axes
-from spbench.strategies.plan_check import why_not_cheapest
 from spbench.strategies.registry import load
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard
-from spbench.workload.step_traffic import Hop
-from spbench.workload.traffic import Transfer
+from spbench.workload.traffic import Hop, Transfer
 from spbench.workload.workload import Workload
 
 

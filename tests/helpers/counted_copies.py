@@ -22,8 +22,8 @@ from spbench.workload.workload import Workload
 COPIES = {"copy_", "clone", "cat", "stack", "_to_copy"}
 AROUND = (
     "spbench/comm/",
-    "spbench/layers/ring_scores.py: fold_keys",
-    "spbench/layers/key_blocks.py",
+    "spbench/layers/rsa_rows.py: fold_keys",
+    "spbench/layers/blockwise.py",
     "spbench/strategies/attention_2d.py: backward",
 )
 """Where copies are made for the sake of a collective."""
@@ -109,7 +109,7 @@ def copies_of_a_step(
 ) -> CountedCopies:
     """Copies of at least ``least`` of a rank's activation, in one step of rank 0."""
     transports = Transports(strategy=NcclPacking(0, ranks), gradients=NcclPacking(0, ranks))
-    step = Step(workload, load(strategy), transports, torch.device("cpu"))
+    step = Step(load(strategy).on(workload, ranks), transports, torch.device("cpu"))
     inputs = step.seeded_inputs()
     with CountedCopies(inputs[0].x.numel(), least) as seen:
         step(*inputs)

@@ -10,14 +10,13 @@ from typing import Any
 import pandas
 
 from spbench.analysis.compare_runs import compare_runs
-from spbench.analysis.compare_strategies import compare_strategies
+from spbench.analysis.compare_strategies import Line, compare_strategies
 from spbench.analysis.findings import Finding, Margins
 from spbench.analysis.launches import NONE, Launches, launches_by
-from spbench.analysis.strategy_line import Line
-from spbench.results.iterations import SAMPLE_COLUMNS, write_samples
-from spbench.results.reading import frame_of
+from spbench.results.hand_over import Sample
 from spbench.results.record import Record
-from spbench.results.sample import Sample
+from spbench.results.runs_csv import frame_of
+from spbench.results.samples import SAMPLE_COLUMNS, write_samples
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
 

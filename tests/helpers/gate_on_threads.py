@@ -22,14 +22,14 @@ def prove(
 ) -> list[GateResult]:
     """Every rank's gate result, with the axes cut as the strategy cuts them."""
     workload = strategy.flattened(workload)
-    second = ThreadRendezvous(ranks)
+    plan, second = strategy.on(workload, ranks), ThreadRendezvous(ranks)
     reference = _reference(workload, seed, sharpness)
 
     def rank_main(transport: ThreadTransport) -> GateResult:
         transports = Transports(
             strategy=transport, gradients=ThreadTransport(transport.rank, second)
         )
-        return run_gate(strategy, transports, CPU, reference, Observer())
+        return run_gate(plan, transports, CPU, reference, Observer())
 
     return run_rank_threads(ranks, rank_main)
 

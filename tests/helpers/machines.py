@@ -7,7 +7,7 @@ from typing import Any
 
 import pynvml
 
-from spbench.doctor.torch_probe import TorchFacts
+from spbench.doctor.machine_checks import TorchFacts
 
 GIB = 2**30
 

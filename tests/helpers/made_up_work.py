@@ -6,7 +6,7 @@ from contextlib import nullcontext
 
 import pytest
 
-from spbench.projection import rank_work
+from spbench.projection.dryrun import rank_work
 from spbench.workload.predicted import RankWork
 
 PARTS = ("parameters", "gradients", "optimizer", "activations", "temporaries")

@@ -11,8 +11,8 @@ from helpers.example_rows import lines_of, row
 
 from spbench.report.plots.frame import Asked, Run
 from spbench.report.plots.kinds import Page, page_of
-from spbench.results.reading import frame_of
 from spbench.results.record import Record
+from spbench.results.runs_csv import frame_of
 
 TEN = (
     *("dsp", "ulysses", "megatron-sp", "megatron-tp", "rsa", "ring", "kv-gather"),

@@ -24,9 +24,8 @@ from spbench.strategies.registry import load, places
 from spbench.worker.step import Step
 from spbench.workload.catalogue import find
 from spbench.workload.mesh import Mesh
-from spbench.workload.sent_counts import by_op, count
 from spbench.workload.sharding import Shard
-from spbench.workload.traffic import Transfer
+from spbench.workload.traffic import Transfer, by_op, count
 
 
 class SentOverC10d(TorchDispatchMode):
@@ -69,14 +68,14 @@ def check_network(rank: int, ranks: int, folder: str) -> None:
     for name in places():
         work = find("axes-2d-uneven", "verify")
         transports = group.transports
-        step = Step(work, load(name), transports, group.device)
+        step = Step(load(name).on(work, group.size), transports, group.device)
         inputs = step.seeded_inputs()
         step(*inputs)
         transports.reset()
         with SentOverC10d(rank, ranks) as seen:
             step(*inputs)
         counted = sum(float(n) for n in transports.sent().values())
-        predicted = sum(float(n) for n in count(load(name).traffic(work, ranks), rank).values())
+        predicted = sum(float(n) for n in count(load(name).on(work, ranks).traffic, rank).values())
         results["steps"][name] = {"seen": seen.sent, "counted": counted, "predicted": predicted}
     results["largest"] = group.largest([rank, -rank])
     results["texts"] = group.gather_text("é" * rank)

@@ -7,7 +7,7 @@ from typing import Any
 from helpers.thread_group import ThreadGroup
 
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
-from spbench.results.sample import Sample
+from spbench.results.hand_over import Sample
 from spbench.worker.observer import Observer
 from spbench.worker.run_case import run_case, verify_all
 from spbench.workload.case import Case, GateCheck, MeasurementBudget

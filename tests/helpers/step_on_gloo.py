@@ -16,14 +16,13 @@ from torch.utils._pytree import tree_leaves
 from spbench.comm.group import ProcessGroup
 from spbench.comm.kv_store import MeetingFile
 from spbench.comm.transport import Transports
-from spbench.layers.watching import WatchingMode
-from spbench.projection.kernel_of import kernel_of
-from spbench.projection.trace import work
-from spbench.projection.work import Kernel, Message
+from spbench.layers.dispatch_modes import WatchingMode
+from spbench.projection.dryrun.meta_ops import kernel_of
+from spbench.projection.dryrun.trace import work
+from spbench.projection.dryrun.work import Kernel, Message
 from spbench.strategies.base import Strategy
 from spbench.strategies.registry import in_mesh
-from spbench.worker.optimizer import state_tensors
-from spbench.worker.step import Step
+from spbench.worker.step import Step, state_tensors
 from spbench.workload.mesh import CaseMesh
 from spbench.workload.traffic import Count
 from spbench.workload.workload import Workload
@@ -120,7 +119,7 @@ def _differences(
 
 def _seen(group: ProcessGroup, strategy: Strategy, workload: Workload) -> Seen:
     transports = group.transports
-    step = Step(workload, strategy, transports, group.device)
+    step = Step(strategy.on(workload, group.size), transports, group.device)
     inputs, cotangent = step.seeded_inputs()
     transports.reset()
     with Operations(transports) as operations:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pandas
 
-from spbench.results.reading import latest, read_runs, records_of
 from spbench.results.record import Record
+from spbench.results.runs_csv import latest, read_runs, records_of
 
 
 def stored(path: Path) -> list[Record]:

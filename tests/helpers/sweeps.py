@@ -10,7 +10,7 @@ from typing import Any
 from spbench.launch.launcher import Deadlines, Launcher
 from spbench.results.record import Record
 from spbench.results.store import Store
-from spbench.sweep.sweep import Sweep
+from spbench.sweep.run import Sweep
 from spbench.workload.case import Cell
 
 

@@ -19,9 +19,9 @@ from spbench.comm.transport import DONE, Handle
 from spbench.doctor import rank_collectives
 from spbench.doctor.rank_collectives import check_exchanges, try_sizes
 from spbench.launch.local import LaunchResult, LocalLauncher
+from spbench.results.hand_over import Sample, sample_path
 from spbench.results.heartbeat import Heartbeat, heartbeat_path, read_heartbeat
 from spbench.results.link_report import Exchange, Exchanged
-from spbench.results.sample import Sample, sample_path
 from spbench.worker import collective_check
 from spbench.worker.collective_check import EXCHANGES, Example, difference, exchange_all, rates
 from spbench.worker.fault_injection import VARIABLE

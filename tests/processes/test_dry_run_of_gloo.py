@@ -9,7 +9,7 @@ import pytest
 import torch.multiprocessing as mp
 from helpers.step_on_gloo import Case, run_steps
 
-from spbench.projection.trace import work
+from spbench.projection.dryrun.trace import work
 from spbench.strategies.registry import load, places
 from spbench.workload.mesh import NO_MESH, CaseMesh
 from spbench.workload.workload import Workload

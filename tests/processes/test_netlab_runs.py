@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from helpers.spbench_process import ROOT, SMALL, finish, rows_of, start
 
-from spbench.projection.hardware import find
-from spbench.projection.scaled import link_rate, relinked
+from spbench.projection.costmodel.hardware import find
+from spbench.projection.costmodel.sensitivity import link_rate, relinked
 
 NETLAB = ROOT / "scripts" / "netlab.sh"
 MANY = (*SMALL, "-s", "dsp", "--launches", "60", "--hang-after", "8", "--out", "here")

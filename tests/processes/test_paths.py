@@ -22,7 +22,7 @@ from helpers.spbench_process import start
 from helpers.stored_rows import rows_left_out, stored
 
 from spbench.errors import DONE, UNFIT, USAGE
-from spbench.results.reading import read_runs, records_of
+from spbench.results.runs_csv import read_runs, records_of
 from spbench.results.store import LEAST_FREE_BYTES, Store
 
 WORDS = ["run", "-w", "earthformer-small", "--set", "depth=1", "--quick", "--device", "cpu"]

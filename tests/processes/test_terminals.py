@@ -25,7 +25,7 @@ from helpers.stored_rows import stored
 
 from spbench.errors import DONE, READER_GONE, UNFIT
 from spbench.report import tables
-from spbench.results.sample import VerifyResult
+from spbench.results.hand_over import VerifyResult
 from spbench.results.store import Store
 from spbench.sweep.devices import Machines
 

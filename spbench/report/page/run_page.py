@@ -21,10 +21,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
 from spbench import __version__
 from spbench.analysis.compare import MARGIN
-from spbench.analysis.compare_strategies import compare_strategies
+from spbench.analysis.compare_strategies import Line, compare_strategies, ranking_of
 from spbench.analysis.launches import CaseRows, Cases, cases_of
-from spbench.analysis.ranking import ranking_of
-from spbench.analysis.strategy_line import Line
 from spbench.analysis.waiting import waiting
 from spbench.report import units
 from spbench.report.plots.figure import Sheet, draw

@@ -43,8 +43,8 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
     from spbench.analysis.compare import Comparison
+    from spbench.analysis.compare_strategies import Line
     from spbench.analysis.history import Series
-    from spbench.analysis.strategy_line import Line
 UPRIGHT: Mapping[str, Any] = {"rotation": 90, "ha": "center", "va": "bottom"}
 RED = "#C00000"
 

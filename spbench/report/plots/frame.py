@@ -16,8 +16,8 @@ from typing import Any, NamedTuple
 import pandas
 
 from spbench.analysis.comparable import SHAPE, in_panels
-from spbench.analysis.strategy_line import Line
-from spbench.results.cell_values import column_types
+from spbench.analysis.compare_strategies import Line
+from spbench.results.runs_csv import column_types
 from spbench.text import counted, did_you_mean
 
 MIB = 2**20

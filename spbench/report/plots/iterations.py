@@ -21,8 +21,8 @@ from spbench.analysis.launches import launches_by, launches_side_by_side
 from spbench.report import units
 from spbench.report.plots.figure import Mark, Sheet
 from spbench.report.plots.style import LETTER, SMALL, colour
-from spbench.results.iterations import has_samples, read_samples, steps_by_row
-from spbench.results.reading import records_of
+from spbench.results.runs_csv import records_of
+from spbench.results.samples import has_samples, read_samples, steps_by_row
 from spbench.text import counted
 
 if TYPE_CHECKING:

@@ -18,8 +18,8 @@ from matplotlib.colors import to_rgba
 
 from spbench.analysis.comparable import PANEL, SHAPE
 from spbench.analysis.compare import MARGIN
+from spbench.analysis.compare_strategies import ranking_of
 from spbench.analysis.launches import SPEEDS_ALIKE
-from spbench.analysis.ranking import ranking_of
 from spbench.report import units
 from spbench.report.plots.draw import Bars, Curve, Curves, Forest, Map, Stack, Trend, Winner
 from spbench.report.plots.figure import PANELS, Mark, Sheet
@@ -49,8 +49,8 @@ from spbench.text import counted, grouped
 if TYPE_CHECKING:
     import pandas
 
+    from spbench.analysis.compare_strategies import Line
     from spbench.analysis.history import Series
-    from spbench.analysis.strategy_line import Line
 
 SHORT_COMMIT = 9
 

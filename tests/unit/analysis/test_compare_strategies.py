@@ -11,8 +11,8 @@ from helpers.example_rows import lines_of, rows
 from helpers.example_rows import row as record
 
 from spbench.analysis.case_figures import Figure
+from spbench.analysis.compare_strategies import ranking_of
 from spbench.analysis.intervals import around
-from spbench.analysis.ranking import ranking_of
 from spbench.report.strategy_table import ranking_sentences
 
 

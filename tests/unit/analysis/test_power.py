@@ -21,8 +21,8 @@ from spbench.analysis.power import (
     hardest_case,
 )
 from spbench.analysis.verdict import ALPHA, MAX_SLOWDOWN, SHARES
-from spbench.results.reading import frame_of
 from spbench.results.record import Record
+from spbench.results.runs_csv import frame_of
 
 LAST = ALPHA * SHARES[-1]
 

@@ -17,8 +17,8 @@ from helpers.example_rows import row
 
 from spbench.analysis.compare_strategies import compare_strategies
 from spbench.report.strategy_table import FULL, grids_of, ranking_sentences
-from spbench.results.reading import frame_of
 from spbench.results.record import Record
+from spbench.results.runs_csv import frame_of
 
 RUNS = 1_000
 STRATEGIES = ("dsp", "ulysses", "megatron-sp", "rsa")

@@ -13,8 +13,8 @@ from spbench.analysis.launches import cases_of
 from spbench.analysis.waiting import links_ms, waiting
 from spbench.report.waiting_sentences import waiting_sentences
 from spbench.results.link_report import LinkReport, LinkRow
-from spbench.results.reading import frame_of
 from spbench.results.record import Record
+from spbench.results.runs_csv import frame_of
 
 CALLS = {"collectives": "forward.all_to_all=4 backward.all_to_all=6 gradients.all_reduce=1"}
 SENT = {"all_to_all_bytes": 10_000_000, "all_reduce_bytes": 2_100_000} | CALLS

@@ -44,7 +44,7 @@ def test_outputs_and_gradients_agree(
     more = [f"checkpointing={checkpointing}", f"batch={batch}"]
     work = with_settings(find(name), [*TINY, *settings, *more])
     assert by_hand.why_not(work) is None
-    step = Step(work, load("dsp"), silent_transports(0, 1), torch.device("cpu"))
+    step = Step(load("dsp").on(work, 1), silent_transports(0, 1), torch.device("cpu"))
     found = by_hand.differences(step, by_hand.with_weights_of(step), *step.seeded_inputs())
     assert set(found) == {"output", "gradient of the input"} | {
         f"gradient of {name}" for name, _ in step.model.named_parameters()

@@ -21,9 +21,8 @@ from spbench.comm.gradient_buckets import GradientSum
 from spbench.comm.packing import Cut, by_rank, pack, splits, unpacked
 from spbench.comm.threaded import ThreadTransport, run_rank_threads
 from spbench.workload.mesh import ALL, Members, Mesh
-from spbench.workload.sent_counts import count
 from spbench.workload.sharding import Shard
-from spbench.workload.traffic import Traffic, Transfer, along
+from spbench.workload.traffic import Traffic, Transfer, along, count
 
 SHAPES = st.tuples(*[st.integers(1, 3), st.integers(4, 9), st.integers(4, 9), st.integers(1, 3)])
 

@@ -17,7 +17,7 @@ from helpers.graphs import CountedGraphs
 from torch import Tensor, nn
 
 from spbench.comm.compiler import graphs_run, load_weights_of, never_compiled, nothing_compiled
-from spbench.layers.watching import KernelsSeen, WatchingMode
+from spbench.layers.dispatch_modes import KernelsSeen, WatchingMode
 from spbench.worker.memory import LiveStorages
 from spbench.worker.witness import Witness
 

@@ -2,29 +2,20 @@
 
 from __future__ import annotations
 
-import os
-import resource
-import socket
 import tempfile
-import time
 from collections.abc import Callable
 from itertools import combinations
 from pathlib import Path
 from types import SimpleNamespace
 from typing import NoReturn
 
-import psutil
 import pynvml
 import pytest
 from helpers.machines import CPU_BUILD, CUDA_BUILD, GIB, fake_nvml
 
-from spbench.doctor import gpus, limits, network, noise, software
-from spbench.doctor.diagnosis import DeviceChoice, Diagnosis
-from spbench.doctor.limits import Space
-from spbench.doctor.noise import Load
-from spbench.doctor.torch_probe import TorchFacts
-from spbench.results.cgroup import Allowed
-from spbench.results.environment import visible
+from spbench.doctor import machine_checks as checks
+from spbench.doctor.machine_checks import DeviceChoice, Diagnosis, Space, TorchFacts, gpus_seen
+from spbench.results.machine import visible
 from spbench.results.nvml import BETWEEN_SOCKETS, NVLINK, GpuState, NvmlReport, read_nvml
 from spbench.workload.case import Device
 
@@ -44,7 +35,7 @@ def check(diagnosis: Diagnosis, status: str, text: str, remedy: str = "") -> Non
 )
 def test_python_must_be_new_enough(version: tuple[int, ...], status: str) -> None:
     """Python must be 3.11 or newer."""
-    check(software.python(version), status, ".".join(map(str, version)))
+    check(checks.python(version), status, ".".join(map(str, version)))
 
 
 @pytest.mark.parametrize(
@@ -75,7 +66,7 @@ def test_torch_must_be_there_and_load(
     version: str, loaded: TorchFacts | str, status: str, text: str, remedy: str
 ) -> None:
     """torch must be installed, 2.11 or newer, loadable, and the torch that pip installed."""
-    check(software.torch(version, loaded), status, text, remedy)
+    check(checks.torch(version, loaded), status, text, remedy)
 
 
 @pytest.mark.parametrize(
@@ -93,7 +84,7 @@ def test_where_ranks_are_tried(
     choice: DeviceChoice, gpu_count: int, loaded: TorchFacts | str, device: Device
 ) -> None:
     """The device is that of --device; auto takes GPUs if torch was built for them."""
-    assert software.device_of(choice, gpu_count, loaded) == device
+    assert checks.device_of(choice, gpu_count, loaded) == device
 
 
 @pytest.mark.parametrize(
@@ -116,7 +107,7 @@ def test_torch_must_be_able_to_use_the_gpus(
     loaded: TorchFacts, choice: DeviceChoice, status: str, text: str, remedy: str
 ) -> None:
     """A CPU build beside GPUs is a failure only where cuda was asked for."""
-    check(software.cuda(loaded, 8, choice), status, text, remedy)
+    check(checks.cuda(loaded, 8, choice), status, text, remedy)
 
 
 @pytest.mark.parametrize(
@@ -136,18 +127,18 @@ def test_the_driver_must_be_as_new_as_torchs_cuda(
 ) -> None:
     """The major versions are compared, and the remedy names a driver that works."""
     loaded = CUDA_BUILD.model_copy(update={"cuda": built, "gpus": usable})
-    diagnosis = software.driver("570.1", knows, loaded)
+    diagnosis = checks.driver("570.1", knows, loaded)
     check(diagnosis, status, text)
     assert ("580 or newer" in diagnosis.remedy) == (status == "fail" and built == "13.0")
 
 
 def test_the_backend_must_be_built_in() -> None:
     """GPUs need NCCL, whose version is shown; a CPU needs gloo."""
-    check(software.backend(CUDA_BUILD, "cuda"), "ok", "2.27.3")
-    check(software.backend(CUDA_BUILD, "cpu"), "ok", "built in")
-    check(software.backend(CPU_BUILD, "cuda"), "fail", "built without it", "built for CUDA")
-    check(software.backend(TorchFacts(version="2.12.0"), "cpu"), "fail", "without it", "reinstall")
-    assert software.backend(CPU_BUILD, "cuda").check == "nccl"
+    check(checks.backend(CUDA_BUILD, "cuda"), "ok", "2.27.3")
+    check(checks.backend(CUDA_BUILD, "cpu"), "ok", "built in")
+    check(checks.backend(CPU_BUILD, "cuda"), "fail", "built without it", "built for CUDA")
+    check(checks.backend(TorchFacts(version="2.12.0"), "cpu"), "fail", "without it", "reinstall")
+    assert checks.backend(CPU_BUILD, "cuda").check == "nccl"
 
 
 def failing(code: int) -> Callable[..., NoReturn]:
@@ -187,7 +178,7 @@ def test_what_nvml_does_not_tell_is_left_open() -> None:
 def test_a_gpu_that_is_lost_is_a_failure() -> None:
     """A lost GPU is a failure whatever --device says."""
     lost = read_nvml(fake_nvml(nvmlDeviceGetHandleByIndex=failing(pynvml.NVML_ERROR_GPU_IS_LOST)))
-    check(gpus.present(lost, lost.gpus, "auto", None), "fail", "GPU 0: GPU is lost", "restart")
+    check(gpus_seen(lost, lost.gpus, "auto", None), "fail", "GPU 0: GPU is lost", "restart")
 
 
 @pytest.mark.parametrize(
@@ -204,25 +195,25 @@ def test_a_driver_that_does_not_answer(code: int, auto: str, remedy: str) -> Non
     """NVML's error is shown with a remedy; without a driver the CPU still works."""
     report = read_nvml(fake_nvml(nvmlInit=failing(code)))
     text = str(pynvml.NVMLError(code))
-    check(gpus.present(report, [], "cuda", None), "fail", text, remedy)
-    check(gpus.present(report, [], "auto", None), auto, text)
+    check(gpus_seen(report, [], "cuda", None), "fail", text, remedy)
+    check(gpus_seen(report, [], "auto", None), auto, text)
 
 
 def test_gpus_that_are_named_without_a_driver() -> None:
     """The missing driver is said; a variable that hides all GPUs is no warning."""
     none = NvmlReport(error="NVML Shared Library Not Found", code=12)
     for name in ("MIG-3f9c1a2e-0000-5000-8000-000000000001", "GPU-3f9c1a2e", "0"):
-        check(gpus.present(none, [], "auto", name), "warn", "no driver is here", "NVIDIA's driver")
-        check(gpus.present(none, [], "cuda", name), "fail", "Not Found", "NVIDIA's driver")
+        check(gpus_seen(none, [], "auto", name), "warn", "no driver is here", "NVIDIA's driver")
+        check(gpus_seen(none, [], "cuda", name), "fail", "Not Found", "NVIDIA's driver")
     for hidden in (None, "", "-1", "NoDevFiles"):
-        check(gpus.present(none, [], "auto", hidden), "ok", "ranks run on the CPU")
+        check(gpus_seen(none, [], "auto", hidden), "ok", "ranks run on the CPU")
 
 
 def test_gpus_that_cuda_alone_shows() -> None:
     """A container without NVML has them, and is told how to get it."""
     none = NvmlReport(error="NVML Shared Library Not Found", code=12)
     for choice in ("auto", "cuda"):
-        diagnosis = gpus.present(none, seen("H200", "H200"), choice, None)
+        diagnosis = gpus_seen(none, seen("H200", "H200"), choice, None)
         check(diagnosis, "warn", "2 x H200, as CUDA shows; NVML does not", "compute,utility")
 
 
@@ -235,11 +226,11 @@ def test_the_gpus_that_there_are() -> None:
     where they are asked for."""
     alike, mixed = seen("A100", "A100"), seen("A100", "A30")
     report = NvmlReport(driver="570.1", gpus=alike)
-    check(gpus.present(report, alike, "cuda", None), "ok", "2 x A100")
-    check(gpus.present(report, mixed, "auto", None), "warn", "1 x A100, 1 x A30", "one model")
-    check(gpus.present(report, [], "auto", ""), "ok", "CUDA_VISIBLE_DEVICES='' hides all of 2 GPUs")
-    check(gpus.present(report, [], "cuda", ""), "fail", "hides all", "unset CUDA_VISIBLE")
-    check(gpus.present(NvmlReport(), [], "cuda", None), "fail", "the driver shows none", "lspci")
+    check(gpus_seen(report, alike, "cuda", None), "ok", "2 x A100")
+    check(gpus_seen(report, mixed, "auto", None), "warn", "1 x A100, 1 x A30", "one model")
+    check(gpus_seen(report, [], "auto", ""), "ok", "CUDA_VISIBLE_DEVICES='' hides all of 2 GPUs")
+    check(gpus_seen(report, [], "cuda", ""), "fail", "hides all", "unset CUDA_VISIBLE")
+    check(gpus_seen(NvmlReport(), [], "cuda", None), "fail", "the driver shows none", "lspci")
 
 
 @pytest.mark.parametrize(
@@ -262,93 +253,67 @@ def test_which_gpus_are_visible(shown: str | None, indices: list[int]) -> None:
 def test_gpus_that_others_use() -> None:
     """Processes, memory and work each show use; other containers may show in only one."""
     here = read_nvml(fake_nvml()).gpus
-    check(gpus.idle(here[:1]), "ok", "no other process")
-    diagnosis = gpus.idle(here)
+    check(checks.gpus_idle(here[:1]), "ok", "no other process")
+    diagnosis = checks.gpus_idle(here)
     check(diagnosis, "warn", "GPU 1: 1.0 GiB in use, 45 % busy; GPU 2: 1 compute process, 2.0 GiB")
     assert "CUDA_VISIBLE_DEVICES" in diagnosis.remedy
-    check(gpus.idle(seen("A100")), "ok", "no other process")
+    check(checks.gpus_idle(seen("A100")), "ok", "no other process")
 
 
 def test_gpus_that_are_held_down() -> None:
     """The GPU and the cause of its throttling are named."""
     here = read_nvml(fake_nvml()).gpus
-    check(gpus.cool(here[:2]), "ok", "not throttled; a locked clock")
-    check(gpus.cool(here), "warn", "GPU 2: thermal slowdown", "cool")
+    check(checks.gpu_clocks(here[:2]), "ok", "not throttled; a locked clock")
+    check(checks.gpu_clocks(here), "warn", "GPU 2: thermal slowdown", "cool")
 
 
 def test_how_gpus_are_joined() -> None:
     """A path between sockets is a warning, and the remedy names GPUs without one."""
     here = seen("A", "A", "A", "A")
     linked = dict.fromkeys(combinations(range(4), 2), NVLINK)
-    check(gpus.topology(linked, here), "ok", "NVLink between all 6 pairs")
+    check(checks.gpu_links(linked, here), "ok", "NVLink between all 6 pairs")
     halves = dict.fromkeys(((0, 2), (1, 3)), "one PCIe switch (PIX)")
     apart = dict.fromkeys(((0, 1), (0, 3), (1, 2), (2, 3)), BETWEEN_SOCKETS)
-    diagnosis = gpus.topology(halves | apart, here)
+    diagnosis = checks.gpu_links(halves | apart, here)
     check(diagnosis, "warn", "between sockets (SYS): 4 pairs, one PCIe switch (PIX): 2 pairs")
     assert "CUDA_VISIBLE_DEVICES=0,2 avoids paths between sockets" in diagnosis.remedy
-    check(gpus.topology(halves | apart, [here[1], here[3]]), "ok", "(PIX): 1 pair")
-    lonely = gpus.topology(apart, [here[0], here[1]])
+    check(checks.gpu_links(halves | apart, [here[1], here[3]]), "ok", "(PIX): 1 pair")
+    lonely = checks.gpu_links(apart, [here[0], here[1]])
     assert (lonely.status, "avoids" in lonely.remedy) == ("warn", False)
-    check(gpus.topology({}, here), "ok", "does not tell")
+    check(checks.gpu_links({}, here), "ok", "does not tell")
 
 
 @pytest.mark.parametrize(
-    ("ours", "quota", "ranks", "device", "status", "text", "remedy"),
+    ("ours", "ranks", "device", "status", "text", "remedy"),
     [
-        (16, None, 8, "cpu", "ok", "16 cores", ""),
-        (4, None, 4, "cpu", "ok", "4 of 16 cores usable", ""),
-        (
-            16,
-            8.0,
-            2,
-            "cuda",
-            "warn",
-            "16 cores, but the control group's quota is the time of 8",
-            "--cpuset-cpus",
-        ),
-        (4, 8.0, 2, "cpu", "ok", "4 of 16 cores usable", ""),
-        (
-            4,
-            None,
-            8,
-            "cpu",
-            "warn",
-            "4 of 16 cores usable, fewer than the 8 ranks",
-            "at most 4 ranks",
-        ),
-        (1, None, 2, "cpu", "warn", "1 of 16 cores usable, fewer than the 2 ranks", "more cores"),
-        (4, None, 8, "cuda", "ok", "4 of 16 cores usable", ""),
+        (16, 8, "cpu", "ok", "16 cores", ""),
+        (4, 4, "cpu", "ok", "4 of 16 cores usable", ""),
+        (4, 8, "cpu", "warn", "4 of 16 cores usable, fewer than the 8 ranks", "at most 4 ranks"),
+        (1, 2, "cpu", "warn", "1 of 16 cores usable, fewer than the 2 ranks", "more cores"),
+        (4, 8, "cuda", "ok", "4 of 16 cores usable", ""),
     ],
 )
-def test_cores(
-    ours: int, quota: float | None, ranks: int, device: Device, status: str, text: str, remedy: str
-) -> None:
-    """Fewer usable cores than ranks, or a quota below them, is a warning."""
-    check(limits.cores(16, ours, Allowed(cores=quota), ranks, device), status, text, remedy)
+def test_cores(ours: int, ranks: int, device: Device, status: str, text: str, remedy: str) -> None:
+    """Fewer usable cores than ranks are a warning on a CPU."""
+    check(checks.cores(16, ours, ranks, device), status, text, remedy)
 
 
 def test_memory() -> None:
-    """Less free or allowed memory than the ranks need is a warning."""
-    none = Allowed()
-    check(limits.memory(64 * GIB, 32 * GIB, none, 8), "ok", "32 of 64 GiB free")
-    check(limits.memory(64 * GIB, 3 * GIB, none, 8), "warn", "3 of 64 GiB free", "need about 8 GiB")
-    for limit, status in ((16, "ok"), (4, "warn")):
-        diagnosis = limits.memory(64 * GIB, 32 * GIB, Allowed(memory_bytes=limit * GIB), 8)
-        check(diagnosis, status, f"free; the control group allows {limit} GiB")
-    diagnosis = limits.memory(64 * GIB, 32 * GIB, Allowed(memory_bytes=2 * 64 * GIB), 8)
-    assert "allows" not in diagnosis.found
+    """Less free memory than the ranks need is a warning."""
+    check(checks.memory(64 * GIB, 32 * GIB, 8), "ok", "32 of 64 GiB free")
+    check(checks.memory(64 * GIB, 3 * GIB, 8), "warn", "3 of 64 GiB free", "need about 8 GiB")
 
 
 def test_shared_memory() -> None:
     """/dev/shm must be writable, and NCCL needs 1 GiB of it."""
     small = Space(folder="/dev/shm", total_bytes=2**26, free_bytes=2**25)
-    check(limits.shared_memory(small, 8, "cuda"), "warn", "32 MiB of 64 MiB free", "--shm-size")
-    check(limits.shared_memory(small, 1, "cuda"), "ok", "32 MiB of 64 MiB free")
-    check(limits.shared_memory(small, 8, "cpu"), "ok", "free")
+    check(checks.shared_memory(small, 8, "cuda"), "warn", "32 MiB of 64 MiB free", "--shm-size")
+    check(checks.shared_memory(small, 1, "cuda"), "ok", "32 MiB of 64 MiB free")
+    check(checks.shared_memory(small, 8, "cpu"), "ok", "free")
     large = Space(folder="/dev/shm", total_bytes=16 * GIB, free_bytes=8 * GIB)
-    check(limits.shared_memory(large, 8, "cuda"), "ok", "8 GiB of 16 GiB free")
+    check(checks.shared_memory(large, 8, "cuda"), "ok", "8 GiB of 16 GiB free")
     closed = Space(folder="/dev/shm", why_not="Read-only file system")
-    check(limits.shared_memory(closed, 2, "cpu"), "fail", "Read-only", "--shm-size")
+    check(checks.shared_memory(closed, 2, "cpu"), "fail", "Read-only", "--shm-size")
 
 
 def test_folders() -> None:
@@ -356,156 +321,48 @@ def test_folders() -> None:
     wide = Space(folder="/data", total_bytes=64 * GIB, free_bytes=8 * GIB)
     tight = Space(folder="/data", total_bytes=64 * GIB, free_bytes=GIB // 2)
     closed = Space(folder="/data", why_not="Permission denied")
-    check(limits.folder("this folder", wide), "ok", "8 GiB free in /data")
-    check(limits.folder("this folder", tight), "warn", "512 MiB free in /data", "free some space")
-    check(limits.folder("this folder", closed), "fail", "cannot write to /data: Perm", "--out")
-    check(limits.folder("temporary", closed), "fail", "cannot write to /data", "TMPDIR")
+    check(checks.folder("this folder", wide), "ok", "8 GiB free in /data")
+    check(checks.folder("this folder", tight), "warn", "512 MiB free in /data", "free some space")
+    check(checks.folder("this folder", closed), "fail", "cannot write to /data: Perm", "--out")
+    check(checks.folder("temporary", closed), "fail", "cannot write to /data", "TMPDIR")
 
 
 def test_a_folder_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The trial file is removed again; a folder that cannot be written says why."""
-    space = limits.space(tmp_path)
+    space = checks.space(tmp_path)
     assert (space.why_not, 0 < space.free_bytes <= space.total_bytes) == ("", True)
     assert list(tmp_path.iterdir()) == []
-    assert limits.space(tmp_path / "nowhere").why_not == "No such file or directory"
-    assert limits.space(None).folder == tempfile.gettempdir()
+    assert checks.space(tmp_path / "nowhere").why_not == "No such file or directory"
+    assert checks.space(None).folder == tempfile.gettempdir()
 
     def none() -> NoReturn:
         raise FileNotFoundError(2, "No usable temporary directory found")
 
     monkeypatch.setattr(tempfile, "gettempdir", none)
-    assert limits.space(None).why_not == "No usable temporary directory found"
-
-
-def test_open_files() -> None:
-    """The files that a rank needs grow with the number of ranks."""
-    check(limits.open_files(1024, 8), "ok", "1,024")
-    check(
-        limits.open_files(256, 8),
-        "warn",
-        "at most 256, and each of 8 ranks may need 384",
-        "ulimit -n 384",
-    )
-    check(limits.open_files(None, 1024), "ok", "no limit")
-    assert limits.soft_limit(resource.RLIMIT_NOFILE) in (
-        None,
-        resource.getrlimit(resource.RLIMIT_NOFILE)[0],
-    )
-
-
-def test_locked_memory(tmp_path: Path) -> None:
-    """A limit on locked memory matters only with InfiniBand."""
-    check(limits.locked_memory(2**23, []), "ok", "at most 8 MiB; without InfiniBand")
-    check(
-        limits.locked_memory(2**23, ["mlx5_0"]),
-        "warn",
-        "too little for InfiniBand (mlx5_0)",
-        "ulimit -l",
-    )
-    check(limits.locked_memory(None, ["mlx5_0"]), "ok", "no limit")
-    for name in ("mlx5_1", "mlx5_0"):
-        (tmp_path / "ib" / name).mkdir(parents=True)
-    assert limits.infiniband(tmp_path / "ib") == ["mlx5_0", "mlx5_1"]
-    assert limits.infiniband(tmp_path / "none") == []
-
-
-THERE = {"lo": ["127.0.0.1", "::1"], "eth0": ["10.0.0.5"]}
-
-
-@pytest.mark.parametrize(
-    ("addresses", "chosen", "status", "text", "remedy"),
-    [
-        (["10.0.0.5"], "", "ok", "box is 10.0.0.5", ""),
-        (["127.0.1.1"], "", "ok", "127.0.1.1, which is enough for one machine", ""),
-        (["::1%lo"], "", "ok", "enough for one machine", ""),
-        (["192.168.7.7"], "", "warn", "192.168.7.7, which is not an address of this", "/etc/hosts"),
-        ([], "", "warn", "box does not resolve;", "/etc/hosts"),
-        (None, "", "warn", "did not resolve within 5 s", "GLOO_SOCKET_IFNAME"),
-        ([], "eth0", "ok", "gloo listens on eth0", ""),
-        ([], "lo,eth0", "ok", "gloo listens on lo,eth0", ""),
-        ([], "eth7", "fail", "there is no interface 'eth7'", "one of lo, eth0"),
-    ],
-)
-def test_the_host_name(
-    addresses: list[str] | None, chosen: str, status: str, text: str, remedy: str
-) -> None:
-    """The name should resolve to this machine; a chosen interface must exist."""
-    check(network.host_name("box", addresses, THERE, chosen, "cpu"), status, text, remedy)
-
-
-def test_a_host_name_that_matters_less() -> None:
-    """On GPUs gloo's interface is only a warning; unknown interfaces are not a problem."""
-    diagnosis = network.host_name("box", [], THERE, "eth7", "cuda")
-    check(diagnosis, "warn", "there is no interface 'eth7'", "one of")
-    check(network.host_name("box", [], {}, "eth7", "cpu"), "ok", "gloo listens on eth7")
-    check(network.host_name("box", ["10.9.9.9"], {}, "", "cpu"), "ok", "box is 10.9.9.9")
-
-
-def test_names_are_resolved_in_time(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A name resolves, does not resolve, or takes too long."""
-    assert "127.0.0.1" in (network.addresses_of("127.0.0.1") or [])
-    assert "127.0.0.1" in [
-        address for of_interface in network.interfaces().values() for address in of_interface
-    ]
-
-    def unknown(*_: object, **__: object) -> NoReturn:
-        raise socket.gaierror("no such name")
-
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    assert network.addresses_of("nobody") == []
-    monkeypatch.setattr(socket, "getaddrinfo", lambda *_, **__: time.sleep(0.2) or [])
-    assert network.addresses_of("slow", timeout_s=0.01) is None
+    assert checks.space(None).why_not == "No usable temporary directory found"
 
 
 def test_variables_are_told() -> None:
     """Variables are listed with secrets hidden; those that distort figures are a warning."""
-    diagnosis = network.settings(
-        {"NCCL_DEBUG": "INFO", "TORCH_TOKEN": "hunter2", "SLURM_JOB_ID": "7"}
+    diagnosis = checks.settings(
+        {"NCCL_DEBUG": "INFO", "TORCH_TOKEN": "hunter2", "SLURM_JOB_ID": "7"}, [], "cpu"
     )
     check(diagnosis, "ok", "NCCL_DEBUG=INFO, TORCH_TOKEN=(hidden)")
     assert "hunter2" not in diagnosis.found
     assert "SLURM" not in diagnosis.found
-    check(network.settings({"HOME": "/root"}), "ok", "none that matter")
+    check(checks.settings({"HOME": "/root"}, ["lo"], "cpu"), "ok", "none that matter")
     spoilt = {"CUDA_LAUNCH_BLOCKING": "1", "NCCL_P2P_DISABLE": "0", "SPBENCH_FAULT": "x"}
-    diagnosis = network.settings(spoilt)
+    diagnosis = checks.settings(spoilt, [], "cuda")
     check(diagnosis, "warn", "CUDA_LAUNCH_BLOCKING=1", "unset CUDA_LAUNCH_BLOCKING SPBENCH_FAULT,")
 
 
-def test_others_at_work() -> None:
-    """Other processes on over a tenth of a CPU's cores are a warning; on GPUs only a fact."""
-    busy = Load(cores=8, busy_cores=1.26, load_average=2.0, busiest=[("make (7)", 1.2)])
-    text = "other processes use 1.3 of 8 cores; load average 2.0"
-    check(noise.quiet(busy, "cpu"), "warn", text, "end them or wait (make (7) uses 1.2);")
-    check(noise.quiet(busy, "cuda"), "ok", text)
-    check(
-        noise.quiet(Load(cores=8, busy_cores=0.5), "cpu"),
-        "ok",
-        "other processes use 0.5 of 8 cores",
-    )
-    check(noise.quiet(Load(cores=1, busy_cores=0.9), "cpu"), "warn", "of 1 core", "wait until")
-
-
-def test_who_is_at_work_is_seen(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Cores of other processes are counted and named; those of this process are not."""
-    shares = {os.getpid(): 50.0, 2: 120.0, 3: 1.0}
-
-    class Process:
-        def __init__(self, pid: int | None = None) -> None:
-            self.pid = pid or os.getpid()
-
-        def cpu_percent(self) -> float:
-            if self.pid == 4:
-                raise psutil.NoSuchProcess(4)
-            return shares[self.pid]
-
-        def name(self) -> str:
-            return f"p{self.pid}"
-
-    monkeypatch.setattr(psutil, "Process", Process)
-    everyone = [Process(pid) for pid in (2, 3, 4, os.getpid())]
-    monkeypatch.setattr(psutil, "process_iter", lambda: everyone)
-    monkeypatch.setattr(psutil, "cpu_percent", lambda: 50.0)
-    monkeypatch.setattr(psutil, "cpu_count", lambda: 4)
-    load = noise.load(lambda _: None)
-    assert (load.cores, load.busy_cores) == (4, pytest.approx(1.5))
-    assert list(load.busiest) == [("p2 (2)", pytest.approx(1.2))]
+def test_gloos_interface() -> None:
+    """One that is not there is a failure on a CPU, a warning on GPUs; where the system lists none,
+    nothing is known."""
+    chosen, there = {"GLOO_SOCKET_IFNAME": "eth7"}, ["lo", "eth0"]
+    text = "GLOO_SOCKET_IFNAME=eth7, but there is no interface 'eth7'"
+    check(checks.settings(chosen, there, "cpu"), "fail", text, "one of lo")
+    check(checks.settings(chosen, there, "cuda"), "warn", text, "one of lo")
+    check(checks.settings(chosen, [], "cpu"), "ok", "GLOO_SOCKET_IFNAME=eth7")
+    several = {"GLOO_SOCKET_IFNAME": "lo,eth0"}
+    check(checks.settings(several, there, "cpu"), "ok", "GLOO_SOCKET_IFNAME=lo,eth0")

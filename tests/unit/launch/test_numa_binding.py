@@ -12,7 +12,7 @@ import pytest
 from spbench.launch import ranks
 from spbench.launch.launcher import LaunchResult
 from spbench.launch.ranks import NodeRanks, numa_options, run_ranks
-from spbench.results.environment import numa_binding, numa_nodes
+from spbench.results.machine import numa_binding, numa_nodes
 from spbench.workload.case import Job
 
 

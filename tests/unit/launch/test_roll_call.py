@@ -21,7 +21,7 @@ from spbench.launch.failure_notices import DIED, FailureNotices
 from spbench.launch.joining import call_roll
 from spbench.launch.launcher import LaunchResult, status_and_cause
 from spbench.launch.roll_call import Arrival, Roll, RollCall
-from spbench.results.sample import Sample
+from spbench.results.hand_over import Sample
 from spbench.workload.case import Job
 
 ASKED = {"WORLD_SIZE": "2", "torch": "2", "the cases": "abc"}

@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends, sdpa_kerne
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spbench.layers import kernels as called
+from spbench.layers.dispatch_modes import KernelsSeen
 from spbench.layers.kernels import (
     FASTEST_FIRST,
     LIMITS,
@@ -21,7 +22,6 @@ from spbench.layers.kernels import (
     fastest_kernels,
     kernel,
 )
-from spbench.layers.watching import KernelsSeen
 from spbench.strategies.registry import load
 from spbench.workload.catalogue import find
 

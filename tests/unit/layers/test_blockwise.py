@@ -14,19 +14,22 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from spbench.layers import blockwise
 from spbench.layers.attention_grid import tiles
-from spbench.layers.blockwise import Part, added, attend_block, block_gradients, merge
-from spbench.layers.kernels import KernelLimits
-from spbench.layers.key_blocks import (
+from spbench.layers.blockwise import (
+    Part,
+    added,
+    attend_block,
+    block_gradients,
     by_position,
     by_rank,
     folded_shard,
+    merge,
     pack,
     put,
     summed,
     tile,
     unpack,
 )
-from spbench.layers.lse_kernels import KERNELS
+from spbench.layers.kernels import KERNELS, KernelLimits
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard
 

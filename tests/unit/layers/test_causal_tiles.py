@@ -15,7 +15,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.comm.transport import Transports
-from spbench.layers.causal_tiles import Band
+from spbench.layers.rsa_rows import Band
 from spbench.strategies.registry import load
 from spbench.worker.step import Step
 from spbench.workload.catalogue import find, with_settings
@@ -123,7 +123,7 @@ def test_counted_operations_of_a_causal_ring_are_balanced(ranks: int) -> None:
         transports = Transports(
             strategy=transport, gradients=ThreadTransport(transport.rank, second)
         )
-        step = Step(work, load("rsa"), transports, CPU)
+        step = Step(load("rsa").on(work, ranks), transports, CPU)
         mine, cotangent = step.seeded_inputs()
         with lock:  # entering the mode patches modules
             counter = FlopCounterMode(display=False)

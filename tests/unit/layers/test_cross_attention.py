@@ -6,8 +6,8 @@ import pytest
 import torch
 from torch import Tensor
 
-from spbench.layers import cross_attention
-from spbench.layers.cross_attention import cross_attend, pieces
+from spbench.layers import attention
+from spbench.layers.attention import cross_attend, pieces
 from spbench.layers.memory_order import put_outermost
 from tests.helpers.counted_copies import CountedCopies
 
@@ -22,9 +22,7 @@ def test_pieces_are_equal_and_not_too_short(queries: int, count: int) -> None:
 def test_a_long_context_goes_to_few_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
     """A piece is at least eight times as long as the text, whose gradient each piece has."""
     lengths_given = []
-    monkeypatch.setattr(
-        cross_attention, "pieces", lambda *lengths: lengths_given.append(lengths) or 1
-    )
+    monkeypatch.setattr(attention, "pieces", lambda *lengths: lengths_given.append(lengths) or 1)
     for length in (7, 128, 300):
         cross_attend(torch.zeros(1, 4, 2, 8), *torch.zeros(2, 1, length, 2, 8))
     assert lengths_given == [(4, 1024), (4, 1024), (4, 2400)]
@@ -58,9 +56,9 @@ def test_pieces_change_nothing(batch: int, outermost: int, monkeypatch: pytest.M
     q = put_outermost(torch.randn(batch, 6, 16, 2, 4, dtype=torch.float64), outermost)
     q.requires_grad_()
     k, v = (torch.randn(batch, 5, 2, 4, dtype=torch.float64, requires_grad=True) for _ in range(2))
-    monkeypatch.setattr(cross_attention, "PIECE", 8)
-    monkeypatch.setattr(cross_attention, "SHORTEST", 8)
-    monkeypatch.setattr(cross_attention, "LONGER", 1)
+    monkeypatch.setattr(attention, "PIECE", 8)
+    monkeypatch.setattr(attention, "SHORTEST", 8)
+    monkeypatch.setattr(attention, "LONGER", 1)
     assert pieces(6 * 16, 8) == 12
     computed = cross_attend(q, k, v)
     assert outermost == 2 or computed.movedim(outermost, 0).is_contiguous()

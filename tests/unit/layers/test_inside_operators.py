@@ -10,9 +10,8 @@ import torch
 from torch import Tensor
 from torch.library import Library, custom_op
 
-from spbench.layers import inside_operators
-from spbench.layers.inside_operators import is_foreign, is_python
-from spbench.layers.watching import KernelsSeen, WatchingMode
+from spbench.layers import dispatch_modes
+from spbench.layers.dispatch_modes import KernelsSeen, WatchingMode, is_foreign, is_python
 from spbench.worker.memory import LiveStorages
 
 
@@ -183,7 +182,7 @@ def test_an_operator_without_tensors_runs_as_it_is() -> None:
 
 def test_compiled_code_is_not_taken_for_python(monkeypatch: pytest.MonkeyPatch) -> None:
     """Here one of torch's stands for a package's: it runs as it does without a mode."""
-    monkeypatch.setattr(inside_operators, "KNOWN", inside_operators.KNOWN - {"quantization"})
+    monkeypatch.setattr(dispatch_modes, "KNOWN", dispatch_modes.KNOWN - {"quantization"})
     x = torch.ones(2, 4)
     operator = torch.ops.quantization._FloatToBfloat16Quantized.default
     assert is_foreign(operator)

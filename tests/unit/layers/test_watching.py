@@ -10,7 +10,7 @@ import torch
 from helpers.in_process import inside
 
 from spbench.errors import USAGE
-from spbench.layers.watching import (
+from spbench.layers.dispatch_modes import (
     AS_ON,
     FUSES_NORMS,
     KernelsSeen,

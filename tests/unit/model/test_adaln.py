@@ -15,7 +15,7 @@ from torch.utils.checkpoint import checkpoint
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.fake import silent_transports
-from spbench.model import adaln
+from spbench.model import modulation
 from spbench.model.modulation import ModulatedNorm
 from spbench.model.transformer import Placement, Residual
 from spbench.workload.catalogue import find, with_settings
@@ -29,12 +29,12 @@ ORDERS = [(0, 1, 2), (1, 0, 2), (2, 0, 1), (2, 1, 0)]
 
 def fused(x: Tensor, scale: Tensor, shift: Tensor, gate: Tensor) -> Tensor:
     """A sublayer that takes the sine of what it is given."""
-    y, x = adaln.modulated_norm(x, scale, shift)
-    return adaln.gated_sum(x, gate, y.sin())
+    y, x = modulation.modulated_norm(x, scale, shift)
+    return modulation.gated_sum(x, gate, y.sin())
 
 
 def plain(x: Tensor, scale: Tensor, shift: Tensor, gate: Tensor) -> Tensor:
-    y = F.layer_norm(x, x.shape[-1:], eps=adaln.EPS) * (1 + scale) + shift
+    y = F.layer_norm(x, x.shape[-1:], eps=modulation.EPS) * (1 + scale) + shift
     return x + gate * y.sin()
 
 
@@ -77,7 +77,7 @@ def error(found: Tensor, wanted: Tensor) -> float:
 @pytest.fixture
 def any_length(monkeypatch: pytest.MonkeyPatch) -> None:
     """Also short stretches get operations of their own."""
-    monkeypatch.setattr(adaln, "LEAST_ELEMENTS", {"cpu": 0})
+    monkeypatch.setattr(modulation, "LEAST_ELEMENTS", {"cpu": 0})
 
 
 @pytest.mark.parametrize("order", ORDERS)
@@ -97,7 +97,7 @@ def test_it_equals_the_plain_form(
     for form in (fused, recomputed):
         found = results(form, leaves, cotangent)
         assert max(map(error, found, wanted)) < 1e-12
-    adaln.LEAST_ELEMENTS["cpu"] = 2**30
+    modulation.LEAST_ELEMENTS["cpu"] = 2**30
     assert max(map(error, results(fused, leaves, cotangent), wanted)) < 1e-12
 
 
@@ -105,7 +105,7 @@ def test_it_equals_the_plain_form(
 def test_products_and_a_sum_give_a_gpu_the_same(
     batch: int, any_length: None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(adaln, "is_on_gpu", lambda _: True)
+    monkeypatch.setattr(modulation, "is_on_gpu", lambda _: True)
     leaves, cotangent = given(batch, False, ORDERS[0])
     found, wanted = (results(form, leaves, cotangent) for form in (fused, plain))
     assert max(map(error, found, wanted)) < 1e-12
@@ -192,5 +192,5 @@ def test_passes(monkeypatch: pytest.MonkeyPatch) -> None:
     """
     assert [passes(1, order) for order in ORDERS] == [9] * len(ORDERS)
     assert passes(2, ORDERS[0]) == 10
-    monkeypatch.setattr(adaln, "_are_long", lambda x, vector: False)
+    monkeypatch.setattr(modulation, "_are_long", lambda x, vector: False)
     assert passes(1, ORDERS[0]) == passes(2, ORDERS[0]) == 23

@@ -68,7 +68,7 @@ def workload(**fields: Any) -> Workload:
 
 
 def one_step(work: Workload) -> Step:
-    return Step(work, OneDevice(), silent_transports(0, 1), torch.device("cpu"))
+    return Step(OneDevice().on(work, 1), silent_transports(0, 1), torch.device("cpu"))
 
 
 def results(step: Step, given: Inputs, cotangent: Tensor) -> dict[str, Tensor]:

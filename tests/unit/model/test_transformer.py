@@ -17,7 +17,7 @@ from spbench.workload.catalogue import find, with_settings
 
 def one_step(*settings: str) -> Step:
     work = with_settings(find("checkpointed", "verify"), list(settings))
-    return Step(work, OneDevice(), silent_transports(0, 1), torch.device("cpu"))
+    return Step(OneDevice().on(work, 1), silent_transports(0, 1), torch.device("cpu"))
 
 
 @pytest.mark.parametrize(("checkpointing", "calls"), [("none", 1), ("full", 2)])

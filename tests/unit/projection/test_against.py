@@ -7,14 +7,14 @@ from pathlib import Path
 import pytest
 
 from spbench.projection.against import score
-from spbench.projection.project import works
+from spbench.projection.dryrun.rank_work import works
+from spbench.projection.dryrun.work import Kernel, Message, Work
 from spbench.projection.published import Point, PublishedCase, default_folder, read
 from spbench.projection.published_case import NO_STRATEGY, counterpart
 from spbench.projection.score import Group, ScoredCase, summary
-from spbench.projection.work import Kernel, Message, Work
 from spbench.strategies.registry import UNBALANCED, load
 from spbench.workload.workload import Workload
-from spbench.workload.yaml_lines import WorkloadError
+from spbench.workload.yaml_file import WorkloadError
 
 TEXT = """schema: 2
 points:

@@ -8,10 +8,10 @@ from typing import Any
 import pytest
 from helpers.examples import ALL
 
-from spbench.projection.busiest import ranks_to_count
-from spbench.projection.candidates import candidates
-from spbench.projection.trace import work
-from spbench.projection.work import Work
+from spbench.projection.advise.candidates import candidates
+from spbench.projection.dryrun.busiest import ranks_to_count
+from spbench.projection.dryrun.trace import work
+from spbench.projection.dryrun.work import Work
 from spbench.strategies.base import Strategy
 from spbench.strategies.registry import in_mesh, load, places
 from spbench.workload.catalogue import find
@@ -118,13 +118,13 @@ def test_one_rank_counts_where_all_are_alike(name: str) -> None:
     """Lengths and heads that divide, without a mask, take no more dry runs than one."""
     shape = find(name)
     for each in running(shape, 8):
-        assert ranks_to_count(shape, load(each), 8)[0] == 0
+        assert ranks_to_count(load(each).on(shape, 8))[0] == 0
         if load(each).shard(shape, load(each).layout(shape, 8)[0], 8).is_even:
-            assert len(ranks_to_count(shape, load(each), 8)) == 1, each
+            assert len(ranks_to_count(load(each).on(shape, 8))) == 1, each
 
 
 def test_few_of_a_thousand_ranks_are_counted() -> None:
     """Under a mask those at the ends of what is alike."""
     shape = find("llama3-8b")
     names = "ring", "kv-gather", "attention-2d", "usp:ulysses=8:across=attention-2d"
-    assert [len(ranks_to_count(shape, load(each), 1024)) for each in names] == [4, 4, 16, 27]
+    assert [len(ranks_to_count(load(each).on(shape, 1024))) for each in names] == [4, 4, 16, 27]

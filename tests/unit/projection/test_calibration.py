@@ -14,26 +14,43 @@ from helpers.examples import ALL
 from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import Cluster as Node
 from spbench.launch.local import LocalLauncher
-from spbench.projection import calibrate as calibrating
-from spbench.projection import calibration_calls, calibration_fit, calibration_plan
-from spbench.projection.calibrate import _with_waits, calibrate, write
-from spbench.projection.calibration_calls import MOST_FLOPS_OF_OTHERS, distinct
-from spbench.projection.calibration_fit import _least_squares, device, in_steps
-from spbench.projection.calibration_plan import BETWEEN, CalibrationPlan, _transfer, plan
-from spbench.projection.calibration_times import Timed, TimedCollective, TransferTime, usual
-from spbench.projection.constants import Constant, constant, curve
-from spbench.projection.cost import Mode, middle_s
-from spbench.projection.gpu_calls import calls_on_gpu, held_bytes
-from spbench.projection.hardware import Cluster, Device, OnRanks
-from spbench.projection.hardware import find as find_cluster
-from spbench.projection.kernel_cost import DeviceRates
-from spbench.projection.link_fit import collective_rate, level
-from spbench.projection.message_cost import host_calls
-from spbench.projection.project import project, works
-from spbench.projection.scaled import in_company
-from spbench.projection.timed_kernels import BIAS, BIASED, label_of, operations
-from spbench.projection.trace import work
-from spbench.projection.work import Kernel
+from spbench.projection.advise.project import project
+from spbench.projection.costmodel.constants import Constant, constant, curve
+from spbench.projection.costmodel.hardware import Cluster, Device, OnRanks
+from spbench.projection.costmodel.hardware import find as find_cluster
+from spbench.projection.costmodel.message_cost import host_calls
+from spbench.projection.costmodel.operations import BIAS, BIASED, DeviceRates, label_of, operations
+from spbench.projection.costmodel.sensitivity import in_company
+from spbench.projection.costmodel.step_time import Mode, middle_s
+from spbench.projection.dryrun.rank_work import works
+from spbench.projection.dryrun.trace import work
+from spbench.projection.dryrun.work import Kernel
+from spbench.projection.microbench import calibrate as calibrating
+from spbench.projection.microbench import calibration_fit, calibration_plan, timed_calls
+from spbench.projection.microbench.calibrate import _with_waits, calibrate, write
+from spbench.projection.microbench.calibration_fit import (
+    _least_squares,
+    collective_rate,
+    device,
+    in_steps,
+    level,
+)
+from spbench.projection.microbench.calibration_plan import (
+    BETWEEN,
+    CalibrationPlan,
+    Timed,
+    TimedCollective,
+    TransferTime,
+    _transfer,
+    plan,
+    usual,
+)
+from spbench.projection.microbench.timed_calls import (
+    MOST_FLOPS_OF_OTHERS,
+    calls_on_gpu,
+    distinct,
+    held_bytes,
+)
 from spbench.results.link_report import LinkTimes, LinkTiming
 from spbench.strategies.registry import BUILT_IN, in_mesh, load
 from spbench.workload.case import GateCheck
@@ -60,7 +77,7 @@ def _two_strategies(monkeypatch: pytest.MonkeyPatch) -> None:
     """In a short run two strategies stand for all, of which each adds calls of its own to a plan:
     one keeps the scores of its attention."""
     if not ALL:
-        monkeypatch.setattr(calibration_calls, "places", lambda: ("megatron-sp", "rsa"))
+        monkeypatch.setattr(timed_calls, "places", lambda: ("megatron-sp", "rsa"))
 
 
 def gemm(m: int) -> TimedKernel:
@@ -208,7 +225,7 @@ def test_more_ranks_than_were_timed_are_refused() -> None:
     """Nothing is known of what joins them; the sentence says what would tell."""
     here = cluster()
     assert [here.used_by(ranks).levels[0].ranks for ranks in (2, 3, 4)] == [2, 4, 4]
-    work_of = works(here)
+    work_of = works(here.device.runs_on)
     small = Workload.model_validate(SMALL)
     *timed, beyond = project(small, here, ["dsp"], [2, 4, 8], Mode(), work_of)
     assert all(each.cost is not None for each in timed)
@@ -229,9 +246,13 @@ def test_ranks_of_several_nodes_have_the_memory_of_their_own(
 ) -> None:
     """Four ranks on two nodes have half a node's memory each."""
     times = {2: planted(2), 4: planted(4)}
-    monkeypatch.setattr("spbench.projection.calibrate._launches", lambda *_: times.items())
-    monkeypatch.setattr("spbench.projection.calibrate.described", lambda node, *_: node)
-    monkeypatch.setattr("spbench.projection.calibrate._memory_gb", lambda _, ranks: 16.0 / ranks)
+    monkeypatch.setattr(
+        "spbench.projection.microbench.calibrate._launches", lambda *_: times.items()
+    )
+    monkeypatch.setattr("spbench.projection.microbench.calibrate.described", lambda node, *_: node)
+    monkeypatch.setattr(
+        "spbench.projection.microbench.calibrate._memory_gb", lambda _, ranks: 16.0 / ranks
+    )
     two = Node(nodes=2, node=0, head="here", port=1)
     small = [Workload.model_validate(SMALL)]
     for node, nodes, memory_gb in ((None, 0, (8.0, 4.0)), (two, 2, (16.0, 8.0))):
@@ -255,8 +276,8 @@ def test_ranks_that_fail_leave_the_times_of_fewer(
     class Launcher(LocalLauncher):
         def meet(self, *_: object, **__: object) -> None: ...
 
-    monkeypatch.setattr("spbench.projection.calibrate._launch", launch)
-    monkeypatch.setattr("spbench.projection.calibrate.LocalLauncher", Launcher)
+    monkeypatch.setattr("spbench.projection.microbench.calibrate._launch", launch)
+    monkeypatch.setattr("spbench.projection.microbench.calibrate.LocalLauncher", Launcher)
     small = [Workload.model_validate(SMALL)]
     fails = {"at": 4}
     made = calibrate("x", [4, 2], "cpu", 1, small)
@@ -272,7 +293,9 @@ def test_ranks_beside_the_work_of_others_leave_the_times_of_fewer(
 ) -> None:
     """As where they fail."""
     timed = {2: planted(2), 4: replace(slowed_pass(0, 1300.0), plan=planted(4).plan)}
-    monkeypatch.setattr("spbench.projection.calibrate._launches", lambda *_: timed.items())
+    monkeypatch.setattr(
+        "spbench.projection.microbench.calibrate._launches", lambda *_: timed.items()
+    )
     small = [Workload.model_validate(SMALL)]
     made = calibrate("x", [2, 4], "cpu", 1, small)
     assert made is not None and made.most_ranks == 2
@@ -287,7 +310,7 @@ def test_one_gpu_has_the_links_of_a_cluster_that_is_known(
 ) -> None:
     """Its kernels are its own; what the catalogue says of links stays, with its sources."""
     monkeypatch.setattr(
-        "spbench.projection.calibrate._launches", lambda *_: {1: planted(2)}.items()
+        "spbench.projection.microbench.calibrate._launches", lambda *_: {1: planted(2)}.items()
     )
     onto = find_cluster("hgx-h200")
     made = calibrate("mine", [1], "cpu", 1, [Workload.model_validate(SMALL)], onto=onto)
@@ -566,7 +589,7 @@ def test_steps_with_messages_tell_how_long_ranks_wait(monkeypatch: pytest.Monkey
     """Computing takes 1.3 times as long, and gathers and scatters 2.5 times: both are found where
     steps count much. Else numbers are drawn to what parts said, and one that no step tells is that.
     """
-    monkeypatch.setattr(calibration_calls, "places", lambda: ("megatron-sp", "rsa"))
+    monkeypatch.setattr(timed_calls, "places", lambda: ("megatron-sp", "rsa"))
     slower: dict[Op, float] = {"all_gather": 2.5, "reduce_scatter": 2.5}
     bare, part = quick(2)
 
@@ -602,7 +625,7 @@ def test_steps_tell_what_a_group_of_few_pays_for_the_others(
 
     def found(*strategies: str) -> list[float]:
         """The microseconds of two of four ranks, of three of five, of all four, and of three."""
-        monkeypatch.setattr(calibration_calls, "places", lambda: strategies)
+        monkeypatch.setattr(timed_calls, "places", lambda: strategies)
         there = told(bare, part, 1.0, 0.4, {}).levels[0].collectives["all_gather"]
         return [1e6 * there.latency_s(*of) for of in ((2, 4), (3, 5), (4, 4), (3, 3))]
 
@@ -620,7 +643,7 @@ def test_one_step_is_of_smaller_groups(
     ranks: int, names: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever is calibrated: no other tells what a group of few pays for the others."""
-    monkeypatch.setattr(calibration_calls, "places", lambda: BUILT_IN)
+    monkeypatch.setattr(timed_calls, "places", lambda: BUILT_IN)
     chosen = [find(name) for name in names or calibration_plan.WORKLOADS]
     steps = [*calibration_plan._steps(chosen, ranks, "cpu", math.inf)]
     meshes = [load(each.strategy).mesh(each.workload, ranks).values() for each in steps]
@@ -651,7 +674,7 @@ def test_shifts_are_timed_as_in_a_ring() -> None:
 
 def test_a_step_that_would_take_seconds_is_not_timed(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of small ones two tiny steps, and a block under both strategies, each once."""
-    monkeypatch.setattr(calibration_calls, "places", lambda: ("megatron-sp", "rsa"))
+    monkeypatch.setattr(timed_calls, "places", lambda: ("megatron-sp", "rsa"))
     large = Workload.model_validate(SMALL | {"axes": {"time": 64, "space": 16384}})
     few, many = (plan(2, "cpu", [each]).steps for each in (Workload.model_validate(SMALL), large))
     assert (len(few), len(many)) == (4, 2)
@@ -695,8 +718,10 @@ def test_gpus_time_bfloat16_by_default(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_plan_without_attention_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A cluster without a rate of attention cannot be written, however long it was timed."""
-    monkeypatch.setitem(calibration_calls.MOST_FLOPS, "cuda", 1e6)
-    monkeypatch.setattr("spbench.projection.calibrate.LocalLauncher", None)  # none is started
+    monkeypatch.setitem(timed_calls.MOST_FLOPS, "cuda", 1e6)
+    monkeypatch.setattr(
+        "spbench.projection.microbench.calibrate.LocalLauncher", None
+    )  # none is started
     with pytest.raises(Failure, match="dsp-720m on 8 ranks: no product can be timed"):
         calibrate("x", [8], "cuda", 1, [find("dsp-720m")])
 

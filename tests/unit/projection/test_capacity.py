@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spbench.projection.capacity import MOST, Capacity, Peak, capacity_of
+from spbench.projection.advise.capacity import MOST, Capacity, Peak, capacity_of
 
 
 def found(

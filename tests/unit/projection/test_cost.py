@@ -8,12 +8,11 @@ import numpy as np
 import pytest
 
 from spbench.errors import Failure
-from spbench.projection.cost import Mode, cost
-from spbench.projection.hardware import Cluster, find
-from spbench.projection.interval import OVERLAP
-from spbench.projection.kernel_cost import DeviceRates
-from spbench.projection.message_cost import crossing, message_cost
-from spbench.projection.work import Kernel, Message, Work
+from spbench.projection.costmodel.hardware import Cluster, find
+from spbench.projection.costmodel.message_cost import crossing, message_cost
+from spbench.projection.costmodel.operations import DeviceRates
+from spbench.projection.costmodel.step_time import OVERLAP, Mode, cost
+from spbench.projection.dryrun.work import Kernel, Message, Work
 from spbench.workload.mesh import Mesh
 from spbench.workload.traffic import Op
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from spbench.errors import Failure
-from spbench.projection.candidates import nodes, refuse_to_measure, what_would_decide
-from spbench.projection.hardware import Cluster, find
+from spbench.projection.advise.candidates import nodes, refuse_to_measure, what_would_decide
+from spbench.projection.costmodel.hardware import Cluster, find
 
 H100, L20, NVL72 = (find(name) for name in ("hgx-h100", "l20-pcie", "nvl72-gb200"))
 LAB = H100.model_copy(update={"name": "lab", "link": "network", "levels": H100.levels[1:]})

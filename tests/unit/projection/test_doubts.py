@@ -12,14 +12,13 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import ValidationError
 
-from spbench.projection.advice import answer
-from spbench.projection.cost import Mode, cost
-from spbench.projection.doubts import Doubt, Drawing, Together
-from spbench.projection.hardware import Cluster, find
-from spbench.projection.project import Projection
-from spbench.projection.recommend import Recommendation, recommend
-from spbench.projection.scaled import link_rate, relinked
-from spbench.projection.work import Kernel, Message, Work
+from spbench.projection.advise.project import Projection
+from spbench.projection.advise.recommend import Recommendation, answer, recommend
+from spbench.projection.costmodel.constants import Doubt, Drawing, Together
+from spbench.projection.costmodel.hardware import Cluster, find
+from spbench.projection.costmodel.sensitivity import link_rate, relinked
+from spbench.projection.costmodel.step_time import Mode, cost
+from spbench.projection.dryrun.work import Kernel, Message, Work
 from spbench.workload.catalogue import find as find_workload
 from spbench.workload.config_names import names
 from spbench.workload.traffic import Op

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from spbench.projection.trace import work
+from spbench.projection.dryrun.trace import work
 from spbench.strategies.registry import load, places
 from spbench.workload.workload import Workload
 

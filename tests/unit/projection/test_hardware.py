@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from pydantic import BaseModel, ValidationError
 
-from spbench.projection.constants import Constant, Curve, Sourced, interpolated
-from spbench.projection.hardware import Cluster, find
+from spbench.projection.costmodel.constants import Constant, Curve, Sourced, interpolated
+from spbench.projection.costmodel.hardware import Cluster, find
 from spbench.workload.config_names import configs, names
-from spbench.workload.yaml_lines import WorkloadError
+from spbench.workload.yaml_file import WorkloadError
 
 TEXT = (configs() / "clusters" / "dgx-a100.yaml").read_text()
 

@@ -9,11 +9,11 @@ import pytest
 from helpers.nccl_logs import SIZES, TESTS, Seconds, at_rate, factor, text, write
 
 from spbench.errors import Failure
-from spbench.projection.hardware import Cluster, OnRanks, find
-from spbench.projection.imported_links import Imported, said, with_logs
-from spbench.projection.message_cost import message_cost
-from spbench.projection.nccl_run import NAMES
-from spbench.projection.work import Message
+from spbench.projection.costmodel.hardware import Cluster, OnRanks, find
+from spbench.projection.costmodel.message_cost import message_cost
+from spbench.projection.dryrun.work import Message
+from spbench.projection.microbench.imported_links import Imported, said, with_logs
+from spbench.projection.microbench.nccl_logs import NAMES
 from spbench.workload.mesh import Mesh
 from spbench.workload.traffic import Op
 

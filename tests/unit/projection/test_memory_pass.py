@@ -9,15 +9,14 @@ import torch
 from helpers.examples import ALL
 
 from spbench.comm.transport import Transports
-from spbench.projection import memory_pass, recorder, unsent
-from spbench.projection.recorder import Recorder
-from spbench.projection.trace import work
-from spbench.projection.unsent import UnsentGloo, UnsentNccl, UnsentTransport
-from spbench.projection.work import Memory
+from spbench.projection.dryrun import depths, dry_step, recorder
+from spbench.projection.dryrun.dry_step import UnsentGloo, UnsentNccl, UnsentTransport
+from spbench.projection.dryrun.recorder import Recorder
+from spbench.projection.dryrun.trace import work
+from spbench.projection.dryrun.work import Memory
 from spbench.strategies.registry import load, places
 from spbench.worker import memory
-from spbench.worker.optimizer import state_tensors
-from spbench.worker.step import Step
+from spbench.worker.step import Step, state_tensors
 from spbench.workload.case import Device
 from spbench.workload.workload import Workload
 
@@ -33,7 +32,7 @@ def real_peak(shape: Workload, strategy: str, ranks: int, pack: type[UnsentTrans
     """Peak of the storages of rank 0's step on a CPU, whose messages are packed and not sent."""
     strategy_own, gradients = (pack(0, ranks, Recorder()) for _ in range(2))
     transports = Transports(strategy=strategy_own, gradients=gradients)
-    step = Step(shape, load(strategy), transports, torch.device("cpu"))
+    step = Step(load(strategy).on(shape, ranks), transports, torch.device("cpu"))
     inputs, cotangent = step.seeded_inputs()
     step(inputs, cotangent)  # the first makes the optimizer's state
     step.model.zero_grad(set_to_none=True)
@@ -59,7 +58,7 @@ def test_the_peak_is_a_real_steps(
     """Plain, and with checkpointing and AdamW; but for what kernels take inside. In a short run
     each strategy has one of the two with gloo's packing, the other with NCCL's."""
     monkeypatch.setattr(recorder, "workspace_bytes", lambda *_: 0)
-    monkeypatch.setattr(unsent, "UnsentGloo", pack)
+    monkeypatch.setattr(dry_step, "UnsentGloo", pack)
     forms: list[dict[str, Any]] = [{}, {"checkpointing": "full", "optimizer": "adamw"}]
     turn = ([*places()].index(strategy) + (pack is UnsentNccl)) % 2
     for fields in forms if ALL else [forms[turn]]:
@@ -74,7 +73,7 @@ def test_few_blocks_tell_the_peak_of_all(
     """By part, where activations are most of it."""
     shape = workload(depth=9, **fields)
     whole = dry(shape, "dsp", 4)
-    monkeypatch.setattr(memory_pass, "WHOLE_LAUNCHES", 0)
+    monkeypatch.setattr(depths, "WHOLE_LAUNCHES", 0)
     few = dry(shape, "dsp", 4)
     assert few.peak == pytest.approx(whole.peak, rel=0.005)
     assert few.activations == pytest.approx(whole.activations, rel=0.02)

@@ -8,10 +8,10 @@ import pytest
 
 from spbench.errors import Failure
 from spbench.launch.launcher import Deadlines, LaunchResult
-from spbench.projection import dataless, memory_question
-from spbench.projection.capacity import Peak
-from spbench.projection.memory_question import OUT_OF_MEMORY, MemoryQuestion
-from spbench.results.sample import RowStatus, Sample, sample_path, write_atomically
+from spbench.projection.advise import capacity
+from spbench.projection.advise.capacity import OUT_OF_MEMORY, MemoryQuestion, Peak
+from spbench.projection.dryrun import meta_ops
+from spbench.results.hand_over import RowStatus, Sample, sample_path, write_atomically
 from spbench.workload.case import Job
 from spbench.workload.catalogue import find
 
@@ -79,17 +79,17 @@ def test_ranks_that_cannot_hold_the_smallest_size_try_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     launcher = Launcher("oom")
-    monkeypatch.setattr(memory_question, "LocalLauncher", lambda _: launcher)
-    (capacity,) = memory_question.tried([asked("batch")], 1e9, "cpu", Deadlines())
-    assert (capacity.largest, capacity.why_not, capacity.tries) == (None, "", 1)
+    monkeypatch.setattr(capacity, "LocalLauncher", lambda _: launcher)
+    (found,) = capacity.tried([asked("batch")], 1e9, "cpu", Deadlines())
+    assert (found.largest, found.why_not, found.tries) == (None, "", 1)
     assert len(launcher.jobs) == 1
 
 
 def test_a_dry_run_of_too_many_operations_says_so_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(dataless, "MOST_OPERATIONS", 10)
-    (capacity,) = memory_question.foreseen([asked("batch")], 1e9, "cpu")
-    assert (capacity.largest, capacity.tries) == (None, 1)
-    assert "a dry run of more than 10 operations" in capacity.why_not
+    monkeypatch.setattr(meta_ops, "MOST_OPERATIONS", 10)
+    (found,) = capacity.foreseen([asked("batch")], 1e9, "cpu")
+    assert (found.largest, found.tries) == (None, 1)
+    assert "a dry run of more than 10 operations" in found.why_not
 
 
 def test_a_try_that_fails_otherwise_is_an_error(tmp_path: Path) -> None:

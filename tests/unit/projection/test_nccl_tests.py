@@ -10,8 +10,7 @@ import pytest
 from helpers.nccl_logs import SIZES, as_json, at_rate, factor, text, write
 
 from spbench.errors import Failure
-from spbench.projection.nccl_run import Run
-from spbench.projection.nccl_tests import read_runs
+from spbench.projection.microbench.nccl_logs import Run, read_runs
 
 
 def read(folder: Path, content: str, name: str = "today.log") -> Run:

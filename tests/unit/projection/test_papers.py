@@ -12,10 +12,11 @@ from typing import Any
 import pytest
 from helpers.example_rows import lines_of
 
-from spbench.projection.cost import Mode
-from spbench.projection.hardware import find as find_cluster
-from spbench.projection.project import project, works
-from spbench.projection.projected_rows import row_of
+from spbench.projection.advise.project import project
+from spbench.projection.advise.projected_rows import row_of
+from spbench.projection.costmodel.hardware import find as find_cluster
+from spbench.projection.costmodel.step_time import Mode
+from spbench.projection.dryrun.rank_work import works
 from spbench.workload.catalogue import find, with_settings
 
 ROOT = Path(__file__).parents[3]
@@ -85,7 +86,7 @@ def test_the_page_judges_by_the_whiskers_that_its_figure_has(part: Any) -> None:
     settings = f"axes.space={figure['space']}"
     for frames in sorted({point["frames"] for point in figure["points"]}):
         work = with_settings(find(figure["workload"]), [settings, f"axes.time={frames}"])
-        for row in project(work, cluster, ["dsp"], [2, 4], Mode(), works(cluster)):
+        for row in project(work, cluster, ["dsp"], [2, 4], Mode(), works(cluster.device.runs_on)):
             record = row_of(row, Mode(), run_id="a run", started_utc="now")
             (line,) = lines_of([record])
             assert line.step_ms is not None

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 
 from spbench.errors import Failure
-from spbench.projection import dataless, rank_work
-from spbench.projection.against import WorkOf
-from spbench.projection.rank_work import Question, forked, rank_works
-from spbench.projection.trace import work
-from spbench.projection.work import Work
+from spbench.projection.dryrun import meta_ops, rank_work
+from spbench.projection.dryrun.rank_work import Question, WorkOf, forked, rank_works
+from spbench.projection.dryrun.trace import work
+from spbench.projection.dryrun.work import Work
 from spbench.workload.case import Case, Cell
 from spbench.workload.catalogue import find
 from spbench.workload.workload import Workload
@@ -61,7 +60,7 @@ def test_many_cases_are_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_a_step_of_too_many_operations(monkeypatch: pytest.MonkeyPatch) -> None:
     """The case is named, and the others are counted."""
-    monkeypatch.setattr(dataless, "MOST_OPERATIONS", 1000)
+    monkeypatch.setattr(meta_ops, "MOST_OPERATIONS", 1000)
     known, (sentence,) = rank_works([cell("ring", 32), cell("dsp", 4)])
     assert len(known) == 1
     assert sentence.startswith("ring on 32 ranks is not counted: a dry run of more than 1,000")

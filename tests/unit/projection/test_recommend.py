@@ -10,15 +10,23 @@ from typing import Literal
 import pytest
 
 from spbench.errors import Failure
-from spbench.projection.advice import answer, as_data, remarks, rivals, show_advice
-from spbench.projection.candidates import candidates, variants
-from spbench.projection.cost import Mode, cost
-from spbench.projection.hardware import Cluster, OnRanks
-from spbench.projection.hardware import find as find_cluster
-from spbench.projection.project import Projection
-from spbench.projection.recommend import Flip, Recommendation, recommend
-from spbench.projection.scaled import WHATS, scaled, slowed
-from spbench.projection.work import Kernel, Memory, Message, Work
+from spbench.projection.advise.candidates import candidates, variants
+from spbench.projection.advise.project import Projection
+from spbench.projection.advise.recommend import (
+    Flip,
+    Recommendation,
+    answer,
+    as_data,
+    recommend,
+    remarks,
+    rivals,
+    show_advice,
+)
+from spbench.projection.costmodel.hardware import Cluster, OnRanks
+from spbench.projection.costmodel.hardware import find as find_cluster
+from spbench.projection.costmodel.sensitivity import WHATS, scaled, slowed
+from spbench.projection.costmodel.step_time import Mode, cost
+from spbench.projection.dryrun.work import Kernel, Memory, Message, Work
 from spbench.strategies.registry import load, places
 from spbench.workload.catalogue import find
 from spbench.workload.traffic import Op

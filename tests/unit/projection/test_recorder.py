@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
-from spbench.layers.watching import WatchingMode
-from spbench.projection.kernel_of import kernel_of
-from spbench.projection.unsent import timed_calls
+from spbench.layers.dispatch_modes import WatchingMode
+from spbench.projection.dryrun.dry_step import timed_calls
+from spbench.projection.dryrun.meta_ops import kernel_of
 from spbench.strategies.registry import load
 from spbench.worker.kernel_calls import repeated_call
 from spbench.workload.catalogue import find, with_settings

@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 
 from spbench.errors import Failure
-from spbench.projection.constants import Curve
-from spbench.projection.hardware import Cluster, find
-from spbench.projection.scaled import link_rate, relinked
+from spbench.projection.costmodel.constants import Curve
+from spbench.projection.costmodel.hardware import Cluster, find
+from spbench.projection.costmodel.sensitivity import link_rate, relinked
 
 CLUSTER = find("hgx-h100")
 SIZES = (0.1, 1.0, 10.0, 100.0)

@@ -7,11 +7,17 @@ from pathlib import Path
 import pytest
 
 from spbench.errors import Failure
-from spbench.projection.cost import Mode
-from spbench.projection.hardware import find as find_cluster
-from spbench.projection.project import Projection, project, which_are_measured, works
-from spbench.projection.projected_rows import row_of
-from spbench.projection.shares import Shares, read_shares
+from spbench.projection.advise.project import (
+    Projection,
+    Shares,
+    project,
+    read_shares,
+    which_are_measured,
+)
+from spbench.projection.advise.projected_rows import row_of
+from spbench.projection.costmodel.hardware import find as find_cluster
+from spbench.projection.costmodel.step_time import Mode
+from spbench.projection.dryrun.rank_work import works
 from spbench.results.record import Record
 from spbench.results.store import Store
 from spbench.workload.case import Case, Device

@@ -9,8 +9,8 @@ import pytest
 import torch
 from helpers.allocator_events import allocations, growth
 
-from spbench.projection.dataless import BACKWARD, CPU_FLASH, PLAIN
-from spbench.projection.storage_log import workspace_bytes
+from spbench.projection.dryrun.meta_ops import BACKWARD, CPU_FLASH, PLAIN
+from spbench.projection.dryrun.storage_log import workspace_bytes
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 import torch
 
-from spbench.projection.kernel_of import kernel_of
-from spbench.projection.timed_kernels import TimedKernels, label_of, name_of, operations
-from spbench.projection.work import Kernel
+from spbench.projection.costmodel.operations import TimedKernels, label_of, name_of, operations
+from spbench.projection.dryrun.meta_ops import kernel_of
+from spbench.projection.dryrun.work import Kernel
 
 RATE = 1e9
 

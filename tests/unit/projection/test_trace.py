@@ -14,10 +14,11 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from spbench.comm.fake import silent_transports
 from spbench.comm.gradient_buckets import fill_buckets
 from spbench.errors import Failure
-from spbench.projection import trace
-from spbench.projection.depths import DryRun, DryStep, FewBlocks
-from spbench.projection.trace import work
-from spbench.projection.work import Counted, Kernel
+from spbench.projection.dryrun import trace
+from spbench.projection.dryrun.depths import FewBlocks
+from spbench.projection.dryrun.dry_step import DryRun, DryStep
+from spbench.projection.dryrun.trace import work
+from spbench.projection.dryrun.work import Counted, Kernel
 from spbench.strategies.registry import load
 from spbench.worker.step import Step
 from spbench.workload.workload import Workload
@@ -134,7 +135,7 @@ class Calls(TorchDispatchMode):
 def test_calls_are_those_of_a_step_with_data() -> None:
     """Those that pack gradients are counted, too, and what blocks that do not run would call."""
     deep, counted = workload(), Calls()
-    step = Step(deep, load("dsp"), silent_transports(0, 1), torch.device("cpu"))
+    step = Step(load("dsp").on(deep, 1), silent_transports(0, 1), torch.device("cpu"))
     given = step.seeded_inputs()
     with counted:
         step(*given)

@@ -28,8 +28,8 @@ from spbench.regression.base_and_head import (
 )
 from spbench.regression.check import BASE_AND_HEAD_BUDGET, budgeted
 from spbench.regression.checkout import CheckoutError, checked_out, work_tree
+from spbench.results.hand_over import RowStatus
 from spbench.results.record import Record
-from spbench.results.sample import RowStatus
 from spbench.workload.case import QUICK, Case, Cell, MeasurementBudget
 from spbench.workload.catalogue import find
 

@@ -18,10 +18,10 @@ from spbench.launch.turn_seat import Seat
 from spbench.regression import base_and_head
 from spbench.regression.base_and_head import Runner, run_alternately
 from spbench.regression.turn_server import TurnServer
-from spbench.results.cgroup import Allowed
+from spbench.results.machine import Allowed
 from spbench.results.record import Record
 from spbench.results.store import Store
-from spbench.sweep.sweep import Sweep
+from spbench.sweep.run import Sweep
 from spbench.worker.turn_client import VARIABLE, TurnClient
 from spbench.workload.case import Case, Cell, MeasurementBudget
 from spbench.workload.catalogue import find

@@ -10,20 +10,14 @@ import pytest
 from helpers.terminal import STYLED, Terminal
 
 from spbench.report import units
-from spbench.report.live_line import LiveLine, loading_torch, watched
-from spbench.report.progress import Screen
+from spbench.report.progress import LiveLine, Screen, loading_torch, watched
 from spbench.report.tables import console
 from spbench.results.heartbeat import Heartbeat, heartbeat_folder, heartbeat_path
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
-from spbench.workload.predicted import Estimate
 
 CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
 OTHER = CASE.model_copy(update={"strategy": "rsa"})
-
-
-def estimated(seconds: float) -> Estimate:
-    return Estimate(launch_s=seconds, rank_bytes=1.0)
 
 
 def test_what_takes_a_while_says_so(
@@ -42,7 +36,7 @@ def test_what_takes_a_while_says_so(
 def test_what_is_left_follows_the_pace() -> None:
     """Estimates say how launches compare, finished launches how long they take."""
     now_s = 100.0
-    known = {CASE.key: estimated(10.0), OTHER.key: estimated(30.0)}
+    known = {CASE.key: 10.0, OTHER.key: 30.0}
     line = LiveLine(console(Terminal()), [CASE, OTHER, OTHER], known, lambda: now_s)
     assert line.time_left() == "about 70 s left"
     now_s = 104.0
@@ -70,7 +64,7 @@ def test_without_estimates_launches_count_alike() -> None:
 def test_further_launches_are_expected_to_take_as_long() -> None:
     """A further round follows where too few launches were quiet."""
     now_s = 0.0
-    line = LiveLine(console(Terminal()), [CASE], {CASE.key: estimated(10.0)}, lambda: now_s)
+    line = LiveLine(console(Terminal()), [CASE], {CASE.key: 10.0}, lambda: now_s)
     now_s = 20.0
     line.finished()
     line.more(2)
@@ -95,7 +89,7 @@ def test_a_terminal_shows_the_line(tmp_path: Path, monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(sys, "stderr", terminal := Terminal())
     for name, value in {"TERM": "xterm", "COLUMNS": "100"}.items():
         monkeypatch.setenv(name, value)
-    with Screen(tmp_path, [CASE, CASE], estimates={CASE.key: estimated(40.0)}) as screen:
+    with Screen(tmp_path, [CASE, CASE], launch_s={CASE.key: 40.0}) as screen:
         screen.started(CASE, tmp_path)
         screen.line.progress.refresh()
     shown = STYLED.sub("", terminal.getvalue())

@@ -20,8 +20,8 @@ from spbench.report.plots.figure import Sheet, save
 from spbench.report.plots.frame import Asked, curve_panels
 from spbench.report.plots.kinds import KINDS, PARETO, curves, page_of
 from spbench.report.strategy_table import ranking_sentences
-from spbench.results.reading import frame_of
 from spbench.results.record import Record
+from spbench.results.runs_csv import frame_of
 
 BLANK = [name for name in vars(row()) if name.endswith(("_ms", "_per_s", "_per_rank", "_bytes"))]
 BLANK += [name for name in vars(row()) if name.startswith(("sent_bytes", "predicted_bytes"))]

@@ -129,3 +129,15 @@ def test_a_share_is_not_said_to_send() -> None:
     assert "on one rank's share of 2 ranks; cpu, nothing is sent, torch " in header([share])[-1]
     assert "on 2 ranks; cpu, gloo, torch " in header([CASE])[-1]
     assert "on 2 ranks; cpu, gloo, torch " in header([share, CASE])[-1]
+
+
+def test_a_log_is_told_what_the_first_launch_makes_of_the_estimate(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Once, and only where there was an estimate."""
+    with Screen(tmp_path, [CASE] * 3, launch_s={CASE.key: 40.0}) as screen:
+        for _ in range(3):
+            screen.started(CASE, tmp_path)
+            screen.finished(GOOD)
+    corrections = [line for line in capsys.readouterr().err.splitlines() if "by the first" in line]
+    assert len(corrections) == 1

@@ -18,8 +18,8 @@ import spbench
 from spbench.report.page.run_page import html_of_run
 from spbench.report.strategy_table import failures
 from spbench.results.capacities import read_capacities
-from spbench.results.reading import frame_of
 from spbench.results.record import Record
+from spbench.results.runs_csv import frame_of
 
 NONE = read_capacities(Path("nowhere"))
 VOID = ("meta", "link", "input", "br", "img", "hr")

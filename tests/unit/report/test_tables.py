@@ -13,12 +13,12 @@ from helpers.terminal import COLOURED, STYLED, Terminal
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spbench.analysis.strategy_line import Line
+from spbench.analysis.compare_strategies import Line
 from spbench.report import markdown, strategy_table, tables, units
 from spbench.report.fit_width import Grid, by_panel, fitting
-from spbench.report.pull_request import strategies_part
+from spbench.report.markdown import strategies_part
+from spbench.results.hand_over import VerifyResult
 from spbench.results.record import Record
-from spbench.results.sample import VerifyResult
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
 

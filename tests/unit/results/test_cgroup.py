@@ -10,8 +10,8 @@ import psutil
 import pytest
 
 from spbench.launch.ranks import NodeRanks
-from spbench.results import cgroup
-from spbench.results.cgroup import (
+from spbench.results import machine
+from spbench.results.machine import (
     Allowed,
     allowed,
     free_memory_bytes,
@@ -115,7 +115,7 @@ def test_free_memory_is_the_lesser(
 ) -> None:
     """Of what the machine has available and what the group leaves."""
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=10))
-    monkeypatch.setattr(cgroup, "allowed", lambda: group)
+    monkeypatch.setattr(machine, "allowed", lambda: group)
     assert free_memory_bytes() == free
 
 
@@ -141,7 +141,7 @@ def test_threads_of_a_rank(
     """The lesser of the cores that it may run on and of a quota, shared by the ranks of a machine:
     half a core is one thread."""
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(cores)))
-    monkeypatch.setattr(cgroup, "allowed", lambda: Allowed(cores=quota))
+    monkeypatch.setattr(machine, "allowed", lambda: Allowed(cores=quota))
     assert threads_of_a_rank(ranks) == threads
     assert usable_cores() == min(cores, quota or cores)
     variables = NodeRanks(0, [ranks], tmp_path).environment(0, "cpu")

@@ -11,9 +11,8 @@ import pytest
 from helpers.command_line import record
 from helpers.in_process import inside
 
-from spbench.results.cell_values import column_types
-from spbench.results.reading import read_runs
 from spbench.results.record import Record
+from spbench.results.runs_csv import column_types, read_runs
 from spbench.results.store import Store
 from spbench.sweep.run_folder import as_in_run_json
 from spbench.workload.case import Case, Cell

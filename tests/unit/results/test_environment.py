@@ -13,7 +13,7 @@ import pynvml
 import pytest
 
 from spbench.regression.checkout import CheckoutError, work_tree
-from spbench.results.environment import environment, git_state, gpu_memory, gpus, package_version
+from spbench.results.machine import environment, git_state, gpu_memory, gpus, package_version
 
 
 def no_library(*_: object) -> NoReturn:

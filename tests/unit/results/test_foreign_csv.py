@@ -17,9 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spbench.errors import ResultsError
-from spbench.results.cell_values import column_types
-from spbench.results.reading import latest, read_runs, records_of
 from spbench.results.record import COLUMNS, REQUIRED, Record
+from spbench.results.runs_csv import column_types, latest, read_runs, records_of
 from spbench.results.store import Store
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find

@@ -14,10 +14,10 @@ from helpers.examples import by_day, examples
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spbench.results.iterations import SAMPLE_COLUMNS, read_samples, steps_by_row, write_samples
-from spbench.results.reading import frame_of
+from spbench.results.hand_over import Sample
 from spbench.results.record import Record
-from spbench.results.sample import Sample
+from spbench.results.runs_csv import frame_of
+from spbench.results.samples import SAMPLE_COLUMNS, read_samples, steps_by_row, write_samples
 from spbench.results.store import Store
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find

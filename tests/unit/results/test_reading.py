@@ -13,10 +13,9 @@ import pytest
 
 import spbench
 from spbench.errors import UNFIT, USAGE, Failure, ResultsError
-from spbench.results.cell_values import column_types
 from spbench.results.find_run import read_latest
-from spbench.results.reading import frame_of, latest, records_of
 from spbench.results.record import COLUMNS, Record
+from spbench.results.runs_csv import column_types, frame_of, latest, records_of
 from spbench.results.store import Store
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find

@@ -9,10 +9,10 @@ from typing import Any
 
 import pytest
 
-from spbench.results.cell_values import column_types
 from spbench.results.conditions import largest
+from spbench.results.hand_over import Sample
 from spbench.results.record import COLUMNS, SCHEMA_VERSION, Record
-from spbench.results.sample import Sample
+from spbench.results.runs_csv import column_types
 from spbench.sweep.devices import known_peak
 from spbench.sweep.row import measured
 from spbench.worker.sampling import slowest

@@ -8,9 +8,9 @@ from dataclasses import replace
 import pytest
 
 from spbench.errors import Failure
-from spbench.results.chosen_rows import select_rows
-from spbench.results.reading import frame_of, records_of
+from spbench.results.find_run import select_rows
 from spbench.results.record import Record
+from spbench.results.runs_csv import frame_of, records_of
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
 

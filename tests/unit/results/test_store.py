@@ -24,10 +24,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from spbench.errors import ResultsError
-from spbench.results.reading import read_runs, records_of
+from spbench.results.hand_over import Sample, write_atomically
 from spbench.results.record import COLUMNS, REQUIRED, Record
 from spbench.results.run_json import read_run
-from spbench.results.sample import Sample, write_atomically
+from spbench.results.runs_csv import read_runs, records_of
 from spbench.results.store import LEAST_FREE_BYTES, Store
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find

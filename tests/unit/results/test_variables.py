@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from helpers.example_rows import row
 
-from spbench.results.reading import read_runs, records_of
+from spbench.results.runs_csv import read_runs, records_of
 from spbench.results.store import Store
 from spbench.results.variables import column_of, compared, of_a_rank, read_column, shown, variables
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import pytest
 from helpers.run_on_threads import complaint, run_on_threads, verify_on_threads
 
-from spbench.projection import trace
+from spbench.projection.dryrun import trace
 from spbench.strategies.registry import in_mesh, load, places
 from spbench.worker import step
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.mesh import CFG, CaseMesh, Mesh
-from spbench.workload.sent_counts import by_busiest, by_op, count
+from spbench.workload.traffic import by_busiest, by_op, count
 from spbench.workload.workload import Workload
 
 TWO, LONG = CaseMesh(cfg=2), pytest.mark.long

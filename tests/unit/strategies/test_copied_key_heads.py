@@ -7,7 +7,7 @@ from fractions import Fraction
 import pytest
 
 from spbench.strategies.registry import load
-from spbench.workload.sent_counts import by_busiest
+from spbench.workload.traffic import by_busiest
 from spbench.workload.workload import Workload
 
 TOKENS, HIDDEN = 256, 256

@@ -7,11 +7,11 @@ import itertools
 import numpy as np
 import pytest
 from helpers.examples import examples
+from helpers.plan_check import why_not_cheapest
 from hypothesis import assume, given
 from hypothesis import strategies as st
 
 from spbench.strategies.dsp import DSP
-from spbench.strategies.plan_check import why_not_cheapest
 from spbench.strategies.registry import BUILT_IN, EXCHANGES, load
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.catalogue import find, with_settings

@@ -6,11 +6,10 @@ import pytest
 from helpers.run_on_threads import verify_on_threads
 from torch import Tensor
 
-from spbench.layers import head_parallel
 from spbench.layers.attention import Scores, attend_whole
 from spbench.strategies.registry import load
 from spbench.workload.catalogue import find, with_settings
-from spbench.workload.sent_counts import by_busiest
+from spbench.workload.traffic import by_busiest
 from spbench.workload.workload import Workload
 
 PADDED = ("ulysses:padded", "usp:padded:ulysses=4:across=ring")
@@ -58,7 +57,7 @@ def test_each_rank_computes_as_many_heads(monkeypatch: pytest.MonkeyPatch) -> No
         heads.append(q.shape[-2])
         return attend_whole(q, k, v, scores)
 
-    monkeypatch.setattr(head_parallel, "attend_whole", seen)
+    monkeypatch.setattr(heads, "attend_whole", seen)
     by_strategy = {}
     for strategy in ("ulysses", "ulysses:padded"):
         heads.clear()

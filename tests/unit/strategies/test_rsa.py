@@ -35,7 +35,7 @@ def products(block: str, ranks: int) -> int:
     settings = [f"block={block}", "axes={time: 24, space: 5}", "depth=1", "dtype=float64"]
     work = with_settings(find("attention-only", "verify"), settings)
     rsa = load("rsa:shard-axis=time")
-    step = Step(work, rsa, silent_transports(1, ranks), torch.device("cpu"))
+    step = Step(rsa.on(work, ranks), silent_transports(1, ranks), torch.device("cpu"))
     inputs = step.seeded_inputs()
     with Products() as seen:
         step(*inputs)

@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from spbench.comm.fake import silent_transports
-from spbench.layers.watching import WatchingMode
+from spbench.layers.dispatch_modes import WatchingMode
 from spbench.strategies.registry import load
 from spbench.worker.step import Step
 from spbench.workload.catalogue import find, with_settings
@@ -42,7 +42,9 @@ def most_scores(strategy: str) -> tuple[int, int]:
     """The slowest rank's, in forward and in backward."""
     counts = []
     for rank in range(RANKS):
-        step = Step(ALONE, load(strategy), silent_transports(rank, RANKS), torch.device("cpu"))
+        step = Step(
+            load(strategy).on(ALONE, RANKS), silent_transports(rank, RANKS), torch.device("cpu")
+        )
         with ScoresSeen() as seen:
             step(*step.seeded_inputs())
         counts.append((seen.forward, seen.backward))

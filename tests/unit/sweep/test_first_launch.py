@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from helpers.stored_rows import stored_latest
 
+from spbench.results.hand_over import Sample
 from spbench.results.record import Record
-from spbench.results.sample import Sample
 from spbench.results.store import Store
 from spbench.sweep import first_launch
 from spbench.sweep.first_launch import FOLDER, NOT_TOLD, compare_with_first, revised

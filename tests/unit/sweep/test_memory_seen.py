@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from spbench.results.record import Record
-from spbench.sweep.memory_seen import MemorySeen
+from spbench.sweep.plan import MemorySeen
 from spbench.workload.case import Case, Cell
 from spbench.workload.catalogue import find
 

@@ -15,10 +15,10 @@ from helpers.machines import fake_nvml
 from spbench.errors import USAGE, Failure
 from spbench.launch.launcher import Deadlines, LaunchResult
 from spbench.results.conditions import Conditions
-from spbench.results.environment import gpus
+from spbench.results.hand_over import Sample, sample_path
+from spbench.results.machine import gpus
 from spbench.results.nvml import Device
-from spbench.results.reading import read_runs
-from spbench.results.sample import Sample, sample_path
+from spbench.results.runs_csv import read_runs
 from spbench.sweep import run as run_module
 from spbench.sweep.devices import least_capability, why_not_here
 from spbench.sweep.plan import cells, job_of, shared_environment
@@ -84,7 +84,7 @@ def test_nvml_says_how_old_gpus_are(
 ) -> None:
     """The oldest decides; no answer stops anything, and CUDA is not started to ask."""
     nvml = fake_nvml(nvmlDeviceGetCudaComputeCapability=Capabilities(answers))
-    monkeypatch.setattr("spbench.results.environment.open_nvml", lambda: nvml)
+    monkeypatch.setattr("spbench.results.machine.open_nvml", lambda: nvml)
     assert least_capability(gpus()) == least
     assert Device(None, 0).compute_capability is None
 

@@ -16,14 +16,14 @@ from spbench.errors import USAGE, Failure
 from spbench.launch.launcher import Deadlines, LaunchResult
 from spbench.launch.torchrun import JoinedLauncher
 from spbench.results.find_run import command_again, not_there_yet, read_latest, way_on
-from spbench.results.sample import Sample, sample_path
+from spbench.results.hand_over import Sample, sample_path
 from spbench.results.store import Store
 from spbench.sweep import run as running
-from spbench.sweep.estimate import Foreseen
+from spbench.sweep.devices import Forecast
 from spbench.sweep.plan import cells
 from spbench.sweep.request import Request, every
+from spbench.sweep.run import still_to_do
 from spbench.sweep.run_folder import resumed
-from spbench.sweep.sweep import still_to_do
 from spbench.workload.case import QUICK, Cell, Job
 from spbench.workload.catalogue import find
 
@@ -168,9 +168,9 @@ def test_ranks_that_joined_have_the_cores_of_all_their_machines(
     """Else an estimate would warn of ranks that outnumber cores."""
     nodes: list[int] = []
 
-    def foreseen(cells: Sequence[Cell], count: int, limit_s: float) -> Foreseen:
+    def forecast(cells: Sequence[Cell], count: int, limit_s: float) -> Forecast:
         nodes.append(count)
-        return Foreseen(predictions={}, estimates={}, sentences=[])
+        return Forecast(launch_s={}, sentences=[], machines=None)
 
     joined, launcher.good = object.__new__(JoinedLauncher), 100
     group = SimpleNamespace(rank=0)
@@ -178,7 +178,7 @@ def test_ranks_that_joined_have_the_cores_of_all_their_machines(
     for name, value in (("RANK", "0"), ("WORLD_SIZE", "2")):
         monkeypatch.setenv(name, value)
     monkeypatch.setattr(running, "_joined_launcher", lambda *_: joined)
-    monkeypatch.setattr(running, "foreseen", foreseen)
+    monkeypatch.setattr(running, "forecast", forecast)
     request = Request(**{**vars(REQUEST), "out": tmp_path / "mine"})
     running.run(request, cells(request))
     assert (nodes, len(launcher.jobs)) == ([2], 4)

@@ -18,15 +18,15 @@ from helpers.stored_rows import stored, stored_latest
 from helpers.sweeps import run_all, sweep_into
 
 from spbench.launch.launcher import Deadlines, LaunchResult
-from spbench.results.reading import latest, read_runs, records_of
+from spbench.results.hand_over import Sample, sample_path
 from spbench.results.record import Record
-from spbench.results.sample import Sample, sample_path
+from spbench.results.runs_csv import latest, read_runs, records_of
 from spbench.results.store import Store
 from spbench.sweep import plan
 from spbench.sweep.plan import job_of, turned
 from spbench.sweep.request import Request, every
+from spbench.sweep.run import still_to_do
 from spbench.sweep.run_folder import launch_folder, new_folder
-from spbench.sweep.sweep import still_to_do
 from spbench.workload.case import QUICK, Cell, Combination, Job, MeasurementBudget
 from spbench.workload.catalogue import find
 

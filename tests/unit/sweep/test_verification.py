@@ -15,7 +15,7 @@ from spbench.cli import verify_command
 from spbench.comm.group import ShareOfGroup
 from spbench.errors import DONE, SOME_FAILED
 from spbench.launch.launcher import Deadlines, LaunchResult
-from spbench.results.sample import CHECKED, Checked, Sample, checks_path, sample_path
+from spbench.results.hand_over import CHECKED, Checked, Sample, checks_path, sample_path
 from spbench.sweep import verification
 from spbench.sweep.verification import RanksFailedError, run_checks, verify
 from spbench.worker.observer import Observer

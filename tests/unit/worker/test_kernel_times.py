@@ -12,7 +12,7 @@ import torch
 
 from spbench.comm.group import ShareOfGroup
 from spbench.comm.transport import Transports
-from spbench.layers.watching import KernelsSeen
+from spbench.layers.dispatch_modes import KernelsSeen
 from spbench.worker import kernel_times
 from spbench.worker.kernel_calls import joint, prepared, span
 from spbench.worker.kernel_times import KernelTimer

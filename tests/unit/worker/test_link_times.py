@@ -22,8 +22,8 @@ from spbench.worker import link_times
 from spbench.worker.link_times import ROUNDS, SWEEPS, nominal_rate, time_alone
 from spbench.worker.observer import Observer, PhaseTimes
 from spbench.workload.catalogue import find
+from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.timed import TimedKernel, TimedTransfer
-from spbench.workload.workload import DTYPE_BYTES
 
 CPU = torch.device("cpu")
 

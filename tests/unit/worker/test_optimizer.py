@@ -19,15 +19,16 @@ from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_th
 from spbench.layers.linear import part_of
 from spbench.strategies.registry import load
 from spbench.worker import measure as measuring
-from spbench.worker import optimizer, step
+from spbench.worker import step
 from spbench.worker.gate import GateResult
 from spbench.worker.observer import Observer
 from spbench.worker.reference import OneDevice
 from spbench.worker.step import Step
 from spbench.workload.case import COUNTED, Case
 from spbench.workload.catalogue import find, with_settings
+from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.flops import parameters
-from spbench.workload.workload import DTYPE_BYTES, Workload
+from spbench.workload.workload import Workload
 
 FLOAT32 = pytest.param("float32", marks=pytest.mark.long)
 LARGE = ("hidden=192", "heads=6", "depth=1")
@@ -69,7 +70,7 @@ def test_gradients_of_nothing_but_rounding() -> None:
 def alone(dtype: str = "float64") -> Step:
     """One device's step, without a gate around it."""
     return Step(
-        shape("axes-2d", *BLOCKS, f"dtype={dtype}"), OneDevice(), silent_transports(0, 1), CPU
+        OneDevice().on(shape("axes-2d", *BLOCKS, f"dtype={dtype}"), 1), silent_transports(0, 1), CPU
     )
 
 
@@ -96,7 +97,7 @@ def test_updates_are_adamws() -> None:
     one = alone()
     now, inputs = weights(one), one.seeded_inputs()
     assert one.optimizer is not None
-    optimizer.take_updates(one.optimizer, eps=0.5)
+    step.take_updates(one.optimizer, eps=0.5)
     first = {name: torch.zeros_like(weight) for name, weight in now.items()}
     second = {name: torch.zeros_like(weight) for name, weight in now.items()}
     for t in (1, 2):
@@ -106,7 +107,7 @@ def test_updates_are_adamws() -> None:
             first[name] = 0.9 * first[name] + 0.1 * weight.grad
             second[name] = 0.999 * second[name] + 0.001 * weight.grad**2
             size = (second[name] / (1 - 0.999**t)).sqrt() + 0.5
-            now[name] -= optimizer.LEARNING_RATE * first[name] / (1 - 0.9**t) / size
+            now[name] -= step.LEARNING_RATE * first[name] / (1 - 0.9**t) / size
     torch.testing.assert_close(weights(one), now, rtol=1e-12, atol=1e-12)
 
 
@@ -117,7 +118,7 @@ def test_an_optimizer_that_skips_a_parameter(
     monkeypatch: pytest.MonkeyPatch, strategy: str, dtype: str, left_out: str
 ) -> None:
     """One weight of many keeps its value, or all weights that a rank holds a part of do."""
-    right = optimizer.adamw
+    right = step.adamw
 
     def wrong(every: Iterable[nn.Parameter]) -> AdamW:
         every = list(every)
@@ -211,8 +212,8 @@ def test_memory_is_as_computed(strategy: str, ranks: int, dtype: str) -> None:
 
 def test_a_state_that_is_not_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     """Moments that are no part of the bytes, or no part of the peak: the arithmetic tells."""
-    right = optimizer.state_tensors
-    monkeypatch.setattr(optimizer, "state_tensors", lambda kept: right(kept)[::3])
+    right = step.state_tensors
+    monkeypatch.setattr(step, "state_tensors", lambda kept: right(kept)[::3])
     ((bytes_, more, arithmetic),) = counted("dsp", 1)
     assert bytes_ < 0.6 * arithmetic
     assert more == pytest.approx(arithmetic, rel=0.02)

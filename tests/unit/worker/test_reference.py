@@ -20,8 +20,8 @@ from torch import Tensor
 from spbench.comm.fake import silent_transports
 from spbench.model import inputs
 from spbench.model.inputs import Inputs
-from spbench.results import cgroup
-from spbench.results.cgroup import Allowed
+from spbench.results import machine
+from spbench.results.machine import Allowed
 from spbench.worker.reference import OneDevice, workload_to_compare
 from spbench.worker.step import Step
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
@@ -38,9 +38,9 @@ def test_the_gate_takes_no_more_memory_than_a_control_group_leaves(
     work = find("dsp-720m-small")
     group: Any = SimpleNamespace(size=2, device=torch.device("cpu"), largest=lambda fits: fits)
     monkeypatch.setattr(psutil, "virtual_memory", lambda: SimpleNamespace(available=2**36))
-    monkeypatch.setattr(cgroup, "allowed", Allowed)
+    monkeypatch.setattr(machine, "allowed", Allowed)
     assert workload_to_compare(work, group) == work
-    monkeypatch.setattr(cgroup, "allowed", lambda: Allowed(memory_bytes=2**26, left_bytes=2**24))
+    monkeypatch.setattr(machine, "allowed", lambda: Allowed(memory_bytes=2**26, left_bytes=2**24))
     assert workload_to_compare(work, group) != work
 
 
@@ -53,7 +53,7 @@ def test_the_model_computes_what_its_workload_says(name: str) -> None:
     """Every kind of sublayer, norm, position and modulation, in float64."""
     work = with_settings(find(name, "verify"), ["dtype=float64", "mode=forward", "optimizer=none"])
     alone = silent_transports(0, 1)
-    model = Step(work, OneDevice(), alone, torch.device("cpu")).model
+    model = Step(OneDevice().on(work, 1), alone, torch.device("cpu")).model
     given = inputs.seeded(work, seed=0).map(lambda x: x.double())
     with torch.no_grad():
         output, wanted = model(given), naive(work, dict(model.named_parameters()), given)

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from spbench.model import inputs
-from spbench.model.init_weights import named_tensor
+from spbench.model.inputs import named_tensor
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.sharding import Shard
 

@@ -9,9 +9,8 @@ import torch
 
 from spbench.comm.fake import silent_transports
 from spbench.strategies.registry import load
-from spbench.worker.optimizer import adamw, updates_taken
-from spbench.worker.step import Step
-from spbench.worker.step_counts import StepCounts
+from spbench.worker.step import Step, adamw, updates_taken
+from spbench.worker.step_proof import StepCounts
 from spbench.workload.catalogue import find, with_settings
 
 CPU = torch.device("cpu")
@@ -20,7 +19,7 @@ CPU = torch.device("cpu")
 def step_of(**settings: Any) -> Step:
     """A rank's share of a step on two ranks."""
     work = with_settings(find("axes-2d", "verify"), [f"{k}={v}" for k, v in settings.items()])
-    return Step(work, load("ulysses"), silent_transports(0, 2), CPU)
+    return Step(load("ulysses").on(work, 2), silent_transports(0, 2), CPU)
 
 
 @pytest.mark.parametrize("mode", ["train", "forward"])

@@ -16,7 +16,7 @@ from torch.library import custom_op
 from spbench.comm.collectives import Collectives
 from spbench.comm.nccl_gloo import GlooTransport
 from spbench.comm.transport import Transports
-from spbench.layers import inside_operators
+from spbench.layers import dispatch_modes
 from spbench.worker.witness import Witness
 
 
@@ -106,7 +106,7 @@ def test_what_nobody_can_look_into_is_named(
 ) -> None:
     """Compiled code, whatever it calls (here one of torch's stands for a package's), and Python
     code that computes outside torch."""
-    monkeypatch.setattr(inside_operators, "KNOWN", inside_operators.KNOWN - {"quantization"})
+    monkeypatch.setattr(dispatch_modes, "KNOWN", dispatch_modes.KNOWN - {"quantization"})
     x = torch.ones(4, 4)
     with Witness(transports) as witness:
         by_numpy(x)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from spbench.results.sample import Sample
+from spbench.results.hand_over import Sample
 from spbench.workload.case import QUICK, Case, GateCheck, Job, MeasurementBudget
 from spbench.workload.catalogue import find
 from spbench.workload.config_names import names

@@ -11,10 +11,11 @@ from spbench.workload import config_names
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.catalogue import find, load_file
 from spbench.workload.config_names import configs, names
+from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.flops import forward_flops
 from spbench.workload.sharding import shard_sizes
-from spbench.workload.workload import DTYPE_BYTES, Workload
-from spbench.workload.yaml_lines import WorkloadError
+from spbench.workload.workload import Workload
+from spbench.workload.yaml_file import WorkloadError
 
 LARGE = [name for name in names() if not name.endswith("-small")]
 FILES = sorted(

@@ -34,7 +34,7 @@ def by_name(works: list[Workload]) -> list[object]:
 
 def one_step(work: Workload) -> Step:
     alone = silent_transports(0, 1)
-    return Step(work, OneDevice(), alone, torch.device("cpu"))
+    return Step(OneDevice().on(work, 1), alone, torch.device("cpu"))
 
 
 def run(step: Step) -> Tensor:
@@ -52,7 +52,7 @@ def test_parameters_are_those_of_the_model(work: Workload) -> None:
 def test_parameters_of_the_papers_models(work: Workload) -> None:
     """The formula is exact for large workloads too, built without memory."""
     with torch.device("meta"):
-        model = Transformer(work, OneDevice(), Collectives(SilentTransport(0, 1)))
+        model = Transformer(OneDevice().on(work, 1), Collectives(SilentTransport(0, 1)))
     assert parameters(work).total == sum(p.numel() for p in model.parameters())
 
 

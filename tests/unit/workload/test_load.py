@@ -18,9 +18,8 @@ from spbench.workload.catalogue import (
     refuse_undone,
     with_settings,
 )
-from spbench.workload.validation_errors import suggestion
 from spbench.workload.workload import Workload
-from spbench.workload.yaml_lines import MAX_BYTES, WorkloadError, parse
+from spbench.workload.yaml_file import MAX_BYTES, WorkloadError, parse, suggestion
 
 VALID = """\
 version: 1

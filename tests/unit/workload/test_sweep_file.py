@@ -15,8 +15,8 @@ from spbench.strategies.registry import expand_names, places
 from spbench.workload.case import Combination
 from spbench.workload.catalogue import find
 from spbench.workload.config_names import configs, names
-from spbench.workload.sweep_file import MAX_CELLS, ExpandedSweep, load_sweep
-from spbench.workload.yaml_lines import WorkloadError
+from spbench.workload.sweeps import MAX_CELLS, ExpandedSweep, load_sweep
+from spbench.workload.yaml_file import WorkloadError
 
 VALID = """\
 version: 1

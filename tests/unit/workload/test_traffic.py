@@ -12,9 +12,16 @@ from hypothesis import strategies as st
 from spbench.strategies.describe import lanes
 from spbench.strategies.registry import BUILT_IN, load
 from spbench.workload.catalogue import find, with_settings
-from spbench.workload.sent_counts import busiest_rank, by_busiest, by_op, by_phase, count
 from spbench.workload.sharding import shard_sizes
-from spbench.workload.traffic import PHASES, Transfer
+from spbench.workload.traffic import (
+    PHASES,
+    Transfer,
+    busiest_rank,
+    by_busiest,
+    by_op,
+    by_phase,
+    count,
+)
 from spbench.workload.workload import Workload
 
 RANKS = st.integers(1, 9)

@@ -27,7 +27,7 @@ from spbench.comm.fake import silent_transports
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.errors import USAGE
 from spbench.launch.local import LocalLauncher
-from spbench.results.sample import Sample
+from spbench.results.hand_over import Sample
 from spbench.strategies.base import Strategy
 from spbench.strategies.fixed_axis import FixedAxis
 from spbench.strategies.registry import load
@@ -442,7 +442,7 @@ def test_a_mask_over_projected_keys_hides_nothing(projection: dict[str, int], se
         with pytest.raises(ValidationError, match="both causal and projection"):
             Workload.model_validate(data)
     alone = silent_transports(0, 1)
-    step = Step(workload, OneDevice(), alone, CPU)
+    step = Step(OneDevice().on(workload, 1), alone, CPU)
     mine, _ = step.seeded_inputs(torch.float32)
     step.model(mine)[:, 0].sum().backward()
     assert mine.x.grad is not None

@@ -12,9 +12,9 @@ from pydantic import ValidationError
 from spbench.workload.block import Attention, CrossAttention, Mlp
 from spbench.workload.case import QUICK, Case
 from spbench.workload.flops import step_flops
+from spbench.workload.misfits import MIN_HIDDEN
 from spbench.workload.reduced import reductions
-from spbench.workload.step_traffic import shared_length
-from spbench.workload.validate import MIN_HIDDEN
+from spbench.workload.traffic import shared_length
 from spbench.workload.workload import Workload
 
 SIZES = st.integers(4, 2**17)

@@ -1,0 +1,292 @@
+"""The heads that each rank computes with, when heads are shared out.
+
+Heads need not divide: 4 on 3 ranks are 2, 1, 1. With grouped queries a rank gets whole groups
+where they divide as evenly as queries would; else several ranks get a copy of a key head.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache, cached_property, partial
+from itertools import accumulate
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from spbench.comm.collectives import Collectives
+from spbench.layers.attention import Scores, attend_whole
+from spbench.layers.memory_order import in_memory_order
+from spbench.workload.block import Attention, Sublayer
+from spbench.workload.mesh import Members, Mesh
+from spbench.workload.sharding import Shard, Sizes, runs_of, shard_sizes
+from spbench.workload.traffic import Traffic, Transfer, along, along_held, shared_length
+from spbench.workload.workload import Workload
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeadShares:
+    """The query heads and the key heads that each rank computes with."""
+
+    queries: Sizes
+    """Number of query heads of each rank."""
+    keys: tuple[range, ...]
+    """Key heads of each rank, in order; several ranks may have copies of one."""
+    group: int
+    """Query heads for each key head."""
+
+    @property
+    def key_sizes(self) -> Sizes:
+        return tuple(len(heads) for heads in self.keys)
+
+    def spread(self, x: Tensor) -> Tensor:
+        """Key heads in the order of the ranks, repeated where several ranks need them."""
+        if sum(self.key_sizes) == x.shape[-2]:
+            return x
+        return torch.cat([x.narrow(-2, heads[0], len(heads)) for heads in self.keys], -2)
+
+    def matched(self, x: Tensor, rank: int) -> Tensor:
+        """Key heads of ``rank``, repeated so that each serves equally many query heads."""
+        users = [self._users_of(head, rank) for head in self.keys[rank]]
+        if len(set(users)) == 1:
+            return x
+        heads = zip(x.split(1, -2), users, strict=True)
+        return torch.cat([head.expand(*head.shape[:-2], n, -1) for head, n in heads], -2)
+
+    def matched_size(self, rank: int) -> int:
+        """Number of key heads that ``matched`` gives."""
+        heads = self.keys[rank]
+        if self.group == 1:
+            return len(heads)
+        ends = [self._users_of(head, rank) for head in (heads[0], heads[-1])]
+        between = [self.group] if len(heads) > 2 else []
+        return len(heads) if len({*ends, *between}) == 1 else self.queries[rank]
+
+    def _users_of(self, head: int, rank: int) -> int:
+        """Query heads of ``rank`` that a key head serves."""
+        first, last = self._starts[rank], self._starts[rank + 1]
+        return min((head + 1) * self.group, last) - max(head * self.group, first)
+
+    @cached_property
+    def _starts(self) -> Sizes:
+        return tuple(accumulate(self.queries, initial=0))
+
+
+@cache
+def share_groups(key_heads: int, group: int, ranks: int) -> Sizes:
+    """Query heads for each rank by whole groups, as even as can be."""
+    return tuple(count * group for count in shard_sizes(key_heads, ranks))
+
+
+def padded_heads(heads: int, key_heads: int, ranks: int) -> tuple[int, int]:
+    """Query heads and key heads with as many more, of zeros, as let every rank have equally many.
+
+    Nothing is added where queries divide already; else key heads, with all queries of each.
+
+    >>> padded_heads(14, 14, 4)
+    (16, 16)
+    """
+    if heads % ranks == 0:
+        return heads, key_heads
+    keys = -(-key_heads // ranks) * ranks
+    return keys * (heads // key_heads), keys
+
+
+def all_heads(workload: Workload, ranks: int, pads: bool) -> Workload:
+    """A workload with all the heads that ``ranks`` ranks compute, those of zeros too."""
+    if not pads:
+        return workload
+    heads, keys = padded_heads(workload.heads, workload.key_heads, ranks)
+    sizes = {"heads": heads, "kv_heads": keys, "head_dim": workload.head_size}
+    return workload.model_copy(update=sizes)
+
+
+@cache
+def share_heads(heads: int, key_heads: int, ranks: int) -> HeadShares:
+    """Shares of whole groups where those are as even as can be, else of single query heads."""
+    group = heads // key_heads
+    queries, groups = shard_sizes(heads, ranks), share_groups(key_heads, group, ranks)
+    if key_heads >= ranks and max(groups) == max(queries):
+        queries = groups
+    return HeadShares(
+        queries=queries,
+        keys=tuple(
+            range(first // group, (first + count - 1) // group + 1)
+            for first, count in runs_of(queries)
+        ),
+        group=group,
+    )
+
+
+# Heads shared out between the ranks, for which a sharded axis becomes whole; and the bytes sent.
+#
+# q, k, v   (B, T/N, S, Z, D)   --switch-->   (B, T, S, Z/N, D)
+# out       (B, T, S, Z/N, D)   --switch-->   (B, T/N, S, Z, D)
+
+
+def attend_by_heads(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    scores: Scores,
+    shard: Shard,
+    comm: Collectives,
+    attend: Callable[[Tensor, Tensor, Tensor, Scores], Tensor] | None = None,
+    pads: bool = False,
+) -> Tensor:
+    """Attention of (B, *axes, Z, D) with the sharded axis whole and the heads shared out.
+
+    Among other groups of ranks the axis is whole only within this one: ``attend`` does the rest.
+    ``pads``: heads of zeros come behind where heads do not divide, and are taken off the result.
+    """
+    dim = q.ndim - 2
+    if pads:
+        q, k, v, scores, heads = *_padded(q, k, v, scores, comm.size), q.shape[dim]
+        return attend_by_heads(q, k, v, scores, shard, comm, attend).narrow(dim, 0, heads)
+    shares = share_heads(q.shape[dim], k.shape[dim], comm.size)
+    mine = bias_of_heads(scores, shares.queries, comm)
+    queries = Shard.of_sizes(dim, shares.queries)
+    keys = Shard.of_sizes(dim, shares.key_sizes)
+    q, k, v = comm.switch(
+        q, shares.spread(k), shares.spread(v), before=shard, after=(queries, keys, keys)
+    )
+    k, v = shares.matched(k, comm.rank), shares.matched(v, comm.rank)
+    out = (attend or attend_whole)(q, k, v, mine)
+    return comm.switch(out, before=queries, after=shard, outermost=shard.dim)[0]
+
+
+def _padded(
+    q: Tensor, k: Tensor, v: Tensor, scores: Scores, ranks: int
+) -> tuple[Tensor, Tensor, Tensor, Scores]:
+    """Heads of zeros behind the others; themselves where heads divide."""
+    heads, keys = padded_heads(q.shape[-2], k.shape[-2], ranks)
+    if heads == q.shape[-2]:
+        return q, k, v, scores
+    if scores.bias is not None:
+        scores = replace(scores, bias=F.pad(scores.bias, (0, heads - q.shape[-2])))
+    return _with_zeros(q, heads), _with_zeros(k, keys), _with_zeros(v, keys), scores
+
+
+def _with_zeros(x: Tensor, heads: int) -> Tensor:
+    return in_memory_order(lambda x: F.pad(x, (0, 0, 0, heads - x.shape[-2])), x, 2)
+
+
+def bias_of_heads(scores: Scores, queries: Sizes, comm: Collectives) -> Scores:
+    """Scores with the whole bias of this rank's heads, from its positions of all heads."""
+    if scores.bias is None or scores.bias_shard is None:
+        return scores
+    (bias,) = comm.switch(scores.bias, before=scores.bias_shard, after=Shard.of_sizes(3, queries))
+    return replace(scores, bias=bias, bias_shard=None)
+
+
+def traffic_by_heads(
+    attention: Attention, workload: Workload, axis: str, held: Sizes, pads: bool = False
+) -> Traffic:
+    """Transfers of ``attend_by_heads`` in forward and in backward.
+
+    ``held``: what each rank holds of the sequence (``Strategy.held``); together some of it, or all.
+    """
+    workload = all_heads(workload, len(held), pads)
+    shares = share_heads(workload.heads, workload.key_heads, len(held))
+    head_bytes = workload.head_bytes * sum(held) // shared_length(workload, axis)
+    Q, keys_bytes = workload.heads * head_bytes, 2 * sum(shares.key_sizes) * head_bytes
+    to_heads = Transfer.together(
+        Transfer.all_to_all(Q, held, shares.queries),
+        Transfer.all_to_all(keys_bytes, held, shares.key_sizes),
+    )
+    back = Transfer.together(
+        Transfer.all_to_all(Q, shares.queries, held),
+        Transfer.all_to_all(keys_bytes, shares.key_sizes, held),
+    )
+    bias, bias_back = bias_traffic_by_heads(attention, workload, shares.queries)
+    out = Transfer.all_to_all(Q, shares.queries, held)
+    return [to_heads, *bias, out], [Transfer.all_to_all(Q, held, shares.queries), *bias_back, back]
+
+
+def bias_traffic_by_heads(sublayer: Sublayer, workload: Workload, heads: Sizes) -> Traffic:
+    """Transfers of ``bias_of_heads`` in forward and in backward."""
+    if not isinstance(sublayer, Attention) or not sublayer.pair_bias:
+        return [], []
+    (axis,) = sublayer.axes
+    held = shard_sizes(workload.axes[axis], len(heads))
+    whole_bytes = workload.bias_bytes(axis)
+    return [Transfer.all_to_all(whole_bytes, held, heads)], [
+        Transfer.all_to_all(whole_bytes, heads, held)
+    ]
+
+
+def bias_of_groups(scores: Scores, group: int, comm: Collectives) -> Scores:
+    """``bias_of_heads`` with heads cut by whole groups of ``group`` query heads."""
+    count = 0 if scores.bias is None else scores.bias.shape[3]
+    return bias_of_heads(scores, share_groups(count // group, group, comm.size), comm)
+
+
+def bias_traffic_by_groups(sublayer: Sublayer, workload: Workload, ranks: int) -> Traffic:
+    """Transfers of ``bias_of_groups`` in forward and in backward."""
+    group = workload.heads // workload.key_heads
+    return bias_traffic_by_heads(sublayer, workload, share_groups(workload.key_heads, group, ranks))
+
+
+# Bytes of heads that are shared out in groups of ranks, with another exchange across the groups.
+#
+# Thousands of ranks send the same few amounts: each is worked out once.
+
+HEADS = "heads"
+"""The axis of a mesh whose groups share out heads: its last."""
+Across = Callable[[Attention, Workload, str], Traffic]
+"""What an attention along an axis sends across the groups, of a workload with a rank's heads."""
+
+
+def traffic_in_groups(
+    attention: Attention,
+    workload: Workload,
+    axis: str,
+    held: Sizes,
+    mesh: Mesh,
+    across: Across,
+    pads: bool = False,
+) -> Traffic:
+    """Transfers of the groups and across them, over all ranks; ``held``: what each rank holds."""
+    workload = all_heads(workload, mesh.size_of(HEADS), pads)
+    inside = partial(traffic_by_heads, attention, workload, axis)
+    shares = share_heads(workload.heads, workload.key_heads, mesh.size_of(HEADS))
+
+    def heads_of(place: int) -> tuple[int, int]:
+        return shares.queries[place], shares.matched_size(place)
+
+    (there, out), (back, home) = along_held(HEADS, mesh, held, inside)
+    forward, backward = traffic_across(
+        workload, mesh, heads_of, lambda part: across(attention, part, axis)
+    )
+    return [there, *forward, out], [back, *backward, home]
+
+
+def traffic_across(
+    workload: Workload,
+    mesh: Mesh,
+    heads_of: Callable[[int], tuple[int, int]],
+    across: Callable[[Workload], Traffic],
+) -> Traffic:
+    """Transfers across the groups of the mesh's last axis, over all ranks.
+
+    ``heads_of``: the query and key heads of a rank, by its place in its group.
+    """
+    others, size = mesh.without(mesh.last), mesh.size_of(mesh.last)
+    of_heads = cache(lambda heads, keys: across(with_heads(workload, heads, keys)))
+
+    def of_place(members: Members) -> Traffic:
+        return of_heads(*heads_of(members[0] % size))
+
+    return along("+".join(others), mesh.groups(*others), of_place)
+
+
+def of_first(workload: Workload, size: int, pads: bool = False) -> Workload:
+    """The workload with the heads of the first rank of a group of ``size``, which has the most."""
+    workload = all_heads(workload, size, pads)
+    shares = share_heads(workload.heads, workload.key_heads, size)
+    return with_heads(workload, shares.queries[0], shares.matched_size(0))
+
+
+def with_heads(workload: Workload, heads: int, key_heads: int) -> Workload:
+    """The workload with these heads alone, of the same size."""
+    own = {"heads": heads, "kv_heads": key_heads, "head_dim": workload.head_size}
+    return workload.model_copy(update=own)

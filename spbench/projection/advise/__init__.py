@@ -1,0 +1,1 @@
+"""What is said of cases on clusters: projections, recommendations, capacities."""

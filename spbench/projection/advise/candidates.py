@@ -1,0 +1,119 @@
+"""Which strategies, with which options, are weighed for some ranks, and which run would decide
+between those that are not told apart.
+
+Each strategy as it is, and where it has groups of ranks of a size that one may choose, with each
+size that divides the ranks, and with each strategy that may attend across them.
+
+Several nodes each run the command that decides: ranks of one machine would meet over its memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import Field, fields
+from typing import Any
+
+from spbench.errors import Failure
+from spbench.launch.cluster import PORT
+from spbench.projection.costmodel.hardware import NETWORK, Cluster
+from spbench.strategies.registry import ACROSS, load
+from spbench.text import counted, quoted
+from spbench.workload.workload import Workload
+
+LAUNCHES = 5
+"""Launches of each strategy in the command that would decide."""
+AS_WRITTEN = "'spbench run' measures models as they are written, and --compiled is of compiled ones"
+NODE = "node"
+"""The level that joins a node's devices."""
+
+
+def candidates(names: Sequence[str], workload: Workload, ranks: int) -> list[str]:
+    """The named strategies and their variants; of several with the same groups and layout the
+    first. A name that has options already stands for itself alone."""
+    found: dict[tuple[object, ...], str] = {}
+    for name in names:
+        for variant in [name] if ":" in name else [name, *variants(name, workload, ranks)]:
+            strategy = load(variant)
+            groups: object = None  # declined, in one sentence
+            if not strategy.declines(workload, ranks):
+                plan = strategy.on(strategy.flattened(workload), ranks)
+                groups = plan.mesh, plan.layout
+            found.setdefault((name, groups), variant)
+    return list(found.values())
+
+
+def variants(name: str, workload: Workload, ranks: int) -> Iterator[str]:
+    """``name`` with each size of its groups but one and all, and each strategy across them."""
+    options = fields(load(name))
+    attends = [_written(option) for option in options if option.default in ACROSS]
+    others = [f":{option}={other}" for option in attends for other in ACROSS] or [""]
+    divisors = [size for size in range(2, ranks) if ranks % size == 0]
+    sized = [o for o in options if divisors and _takes_sizes(name, o, workload, divisors[0])]
+    for option in sized[:1]:
+        for size in divisors:
+            yield from (f"{name}:{_written(option)}={size}{other}" for other in others)
+
+
+def _written(option: Field[Any]) -> str:
+    return option.name.replace("_", "-")
+
+
+def _takes_sizes(name: str, option: Field[Any], workload: Workload, size: int) -> bool:
+    if isinstance(option.default, bool):
+        return False
+    try:
+        strategy = load(f"{name}:{_written(option)}={size}")
+        return strategy.misfit(strategy.flattened(workload)) is None
+    except Failure:
+        return False
+
+
+def nodes(cluster: Cluster, ranks: int) -> int | None:
+    """Hosts that so many ranks take; None: several, and the cluster does not say how many."""
+    if ranks == 1:
+        return 1
+    if cluster.link == NETWORK:
+        return min(cluster.nodes, ranks) or None
+    of_node = (level.ranks for level in cluster.levels if level.name == NODE)
+    inside = cluster.host_ranks or next(of_node, None)
+    for inner, outer in zip(cluster.levels, cluster.levels[1:], strict=False):
+        if outer.name == NETWORK or outer.ranks is None:
+            inside = inside or inner.ranks
+    return -(-ranks // inside) if inside else 1
+
+
+def what_would_decide(
+    names: Sequence[str], ranks: int, cluster: Cluster, asked: Sequence[str] | None
+) -> str:
+    """The command, and where it is to run; or why there is none."""
+    command = decisive_command(names, ranks, cluster, asked)
+    if command is None:
+        return f"nothing here would decide: {AS_WRITTEN}"
+    where = "each node of " * (nodes(cluster, ranks) != 1) + cluster.name
+    return f"what would decide, on {where}: {command}"
+
+
+def decisive_command(
+    names: Sequence[str], ranks: int, cluster: Cluster, asked: Sequence[str] | None
+) -> str | None:
+    """The command that would decide, where what the reader has to fill in is in capitals.
+    ``asked``: words that name the workload; None: compiled models, of which there is none."""
+    if asked is None:
+        return None
+    device = ["--device", "cpu"] if cluster.device.kind == "cpu" else []
+    words: list[object] = [*asked, "-s", ",".join(names), "-g", ranks, *device]
+    if (count := nodes(cluster, ranks)) != 1:
+        words += ["--nnodes", count or "N", "--node-rank", "I", "--rdzv-endpoint", f"HOST:{PORT}"]
+    return quoted("spbench", "run", *words, "--launches", LAUNCHES)
+
+
+def refuse_to_measure(ranks: int, cluster: Cluster, *, compiled: bool) -> None:
+    """Raises Failure where ranks of this machine alone would not decide."""
+    if compiled:
+        raise Failure(f"--measure does not decide: {AS_WRITTEN}; leave out one of them")
+    if (count := nodes(cluster, ranks)) != 1:
+        raise Failure(
+            f"--measure starts ranks on this machine alone, and {counted(ranks, 'rank')} of "
+            f"{cluster.name} are on {counted(count, 'node') if count else 'several nodes'}; leave "
+            f"it out, and run what the answer ends with on each of them"
+        )

@@ -1,0 +1,119 @@
+"""Projected cases as rows of runs.csv, so that plots and comparisons show them beside launches.
+
+A row says that it is projected, and of which cluster; it has no launches, nothing was sent, and
+its bytes are those of the formulas.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from spbench.analysis.compare_strategies import USABLE
+from spbench.projection.advise.project import KIND, Projection
+from spbench.projection.costmodel.step_time import COMPUTE, HOST, Cost, Mode
+from spbench.results.machine import environment
+from spbench.results.record import Record
+from spbench.results.store import Store
+from spbench.strategies.registry import load
+from spbench.workload.case import Case
+from spbench.workload.flops import step_flops
+from spbench.workload.traffic import by_busiest
+from spbench.workload.workload import Workload
+
+
+def write_rows(
+    projected: Sequence[Projection], folder: Path, mode: Mode, argv: Sequence[str]
+) -> None:
+    """Writes the cases into a results directory, which may hold a run. Raises CannotWriteError."""
+    facts = environment()
+    known = {
+        "run_id": folder.resolve().name,
+        "started_utc": f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ}",
+        "torch": facts["versions"]["torch"],
+        "git_commit": facts["git"].get("commit", ""),
+    }
+    shares = zip(projected, _slower_shares(projected), strict=True)
+    with Store(folder) as store:
+        if not (folder / "run.json").exists():
+            store.write_run({"argv": list(argv), **facts})
+        store.copy([row_of(each, mode, slower_share=share, **known) for each, share in shares])
+
+
+def _slower_shares(projected: Sequence[Projection]) -> list[float | None]:
+    """For each case the share of draws in which it is slower than the fastest of its workload and
+    ranks that fits; None for that itself, and for what cannot run."""
+    fastest: dict[tuple[Workload, int], Cost] = {}
+    for each in projected:
+        place = each.workload, each.ranks
+        if each.cost is not None and (each.peak_bytes or 0) <= USABLE * each.limit_bytes:
+            fastest[place] = min(fastest.get(place, each.cost), each.cost, key=lambda c: c.step_s)
+    pairs = [(each.cost, fastest.get((each.workload, each.ranks))) for each in projected]
+    return [
+        float(np.mean(cost.draws > best.draws)) if cost and best and cost is not best else None
+        for cost, best in pairs
+    ]
+
+
+def row_of(each: Projection, mode: Mode, **more: Any) -> Record:
+    """The case's row: skipped with its reason, or a step time with its interval."""
+    device = each.cluster.device
+    is_gpu = device.kind == "gpu"
+    case = Case(
+        workload=each.workload,
+        strategy=each.strategy,
+        ranks=each.ranks,
+        device=device.runs_on,
+        kind=KIND,
+    )
+    how = ["compiled"] * mode.compiled + ["measured share"] * (each.share is not None)
+    place = ", ".join([each.cluster.name, *how, *filter(None, [mode.attention_kernel])])
+    known = more | {
+        "cluster": place,
+        "gpu": device.name if is_gpu else "",
+        "hardware": f"cluster {place}",
+        "memory_limit_bytes": round(each.limit_bytes),
+    }
+    if each.cost is None:
+        known |= {"status": "skipped", "reason": each.why_not}
+    else:
+        known |= {"status": "ok", **_figures(each, is_gpu=is_gpu)}
+    # The key of a case knows no cluster.
+    key = hashlib.sha256(f"{case.key} {place}".encode()).hexdigest()[:16]
+    return replace(Record.of_case(case, **known), case=key)
+
+
+def _figures(each: Projection, *, is_gpu: bool) -> dict[str, Any]:
+    """Columns of a step: those that a measured row has, and the interval."""
+    step, work, known = each.took, each.workload, each.data
+    strategy = load(each.strategy)
+    predicted = by_busiest(strategy.on(strategy.flattened(work), each.ranks).traffic)
+    same = "step_ms", "step_ms_low", "step_ms_high", "samples_per_s", "tokens_per_s"
+    return {
+        **{name: known[name] for name in same},
+        "tokens_per_s_per_rank": known["tokens_per_s"] / each.ranks,
+        "tflops_per_rank": step_flops(work) / step.step_s / each.ranks / 1e12,
+        **_split(step.step_s, step.terms, is_gpu=is_gpu),
+        "peak_allocated_bytes": each.peak_bytes,
+        **{f"predicted_bytes_{phase}": sent for phase, sent in predicted.items()},
+    }
+
+
+def _split(step_s: float, terms: Mapping[str, float], *, is_gpu: bool) -> dict[str, float]:
+    """The step without communication, what communication adds to it, and what of it is hidden. A
+    GPU computes while the host launches, so that the longer of the two counts."""
+    device_s, host_s = sum(terms.get(kind, 0.0) for kind in COMPUTE), terms[HOST]
+    compute_s = min(max(device_s, host_s) if is_gpu else device_s + host_s, step_s)
+    ends = (" exposed", " hidden")
+    sent_s = sum(seconds for name, seconds in terms.items() if name.endswith(ends))
+    return {
+        "compute_ms": 1e3 * compute_s,
+        "exposed_comm_ms": 1e3 * step_s - 1e3 * compute_s,
+        "hidden_comm_ms": 1e3 * max(sent_s - (step_s - compute_s), 0.0),
+    }

@@ -1,0 +1,198 @@
+"""The work of one rank: the strategy's own step, forward and backward, on tensors without data.
+
+Of a deep stack a few blocks run, and the rest follows: blocks of a stack are alike, so that
+kernels and messages are affine in its depth. That is checked, and so are the bytes of the whole
+depth, against the strategy's own prediction; where either fails, the whole stack runs.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from dataclasses import replace
+from fractions import Fraction
+from functools import partial
+
+import torch
+from torch import nn
+
+from spbench.comm.collectives import Collectives
+from spbench.comm.gradient_buckets import fill_buckets
+from spbench.errors import Failure
+from spbench.layers.linear import summed_over
+from spbench.model.transformer import model_of
+from spbench.projection.dryrun.busiest import not_exceeded, ranks_to_count
+from spbench.projection.dryrun.depths import FewBlocks, memory, runs_whole
+from spbench.projection.dryrun.dry_step import DryRun, DryStep, UnsentNccl
+from spbench.projection.dryrun.meta_ops import META, Known, Signature
+from spbench.projection.dryrun.recorder import Recorder
+from spbench.projection.dryrun.work import Counted, Kernel, Memory, Message, Work, as_bytes
+from spbench.strategies.base import Plan, Strategy
+from spbench.text import counted as in_words
+from spbench.workload.case import Device
+from spbench.workload.mesh import ALL, CFG, Mesh
+from spbench.workload.traffic import Count, all_reduce_bytes, count
+from spbench.workload.workload import Workload
+
+ADAMW_PASSES = 7
+"""Tensors of a parameter's size that torch's fused AdamW reads or writes: it reads weight, gradient
+and both moments, and writes all but the gradient."""
+
+
+def work(
+    workload: Workload,
+    strategy: Strategy,
+    ranks: int,
+    rank: int | None = None,
+    *,
+    with_memory: bool = False,
+    device: Device = "cuda",
+    known: dict[Signature, Known] | None = None,
+) -> Work:
+    """Kernels and messages of a step of ``rank``; None: of the rank with the most operations.
+
+    ``with_memory``: its peak memory, too; None: that of the rank with the most bytes, which may be
+    another. ``device``: whose kernels' layouts of memory, and whose backend's packing of messages.
+    ``known``: what dry runs as on that device share. Raises Failure where the strategy cannot run
+    the workload, and for a rank that does not exist.
+    """
+    unfit = strategy.declines(workload, ranks)
+    if unfit:
+        raise Failure(unfit)
+    plan = strategy.on(strategy.flattened(workload), ranks)
+    if rank is not None and not 0 <= rank < ranks:
+        raise Failure(f"rank {rank} does not exist: {in_words(ranks, 'rank')} begin at 0")
+    known = {} if known is None else known
+    runs = [
+        DryRun(plan, each, device, known)
+        for each in (ranks_to_count(plan) if rank is None else [rank])
+    ]
+    few = FewBlocks.of(plan.workload, plan.layout)
+    done = [_work(few, run, base, with_memory) for run, base in _bases(few, runs, with_memory)]
+    most = max(done, key=lambda each: each.operations)
+    return replace(most, memory=max((x.memory for x in done if x.memory), key=_peak, default=None))
+
+
+def _peak(memory: Memory) -> int:
+    return memory.peak
+
+
+def _bases(
+    few: FewBlocks, runs: Sequence[DryRun], with_memory: bool
+) -> Iterable[tuple[DryRun, DryStep]]:
+    """The runs that may have the most, and their steps of the least blocks. Where blocks of a stack
+    differ, as along axes in rotation, the least have not all of a kind: then each may."""
+    every = len(runs) > 1 and max(few.periods) == 1
+    steps = [run(few.base, with_memory=with_memory and (every or few.growth == 1)) for run in runs]
+    found = dict(enumerate(steps))
+    return [(runs[i], steps[i]) for i in (not_exceeded(found) if every else found)]
+
+
+def _work(few: FewBlocks, run: DryRun, base: DryStep, with_memory: bool) -> Work:
+    """What one rank does, from its step of the least blocks."""
+    workload = few.whole
+    launches = base.counted.kernels.total() + len(base.weights) + 1
+    if few.growth == 1 or (with_memory and runs_whole(launches, base.weights, few.growth)):
+        few, step = few.all, base if few.growth == 1 else run(workload, with_memory=True)
+        weights, total = step.weights, step.counted
+    else:
+        step, weights = run(few.reduced, with_memory=with_memory), _weights(run)
+        total = _extrapolated(few, base, step, run)
+    predicted = _predicted(run)
+    if wrong := _why_not_predicted(_sent(total), predicted):
+        raise Failure(f"the dry run of rank {run.rank} {wrong}: one of the two is wrong")
+    traced = _traced(run.plan, total, weights)
+    if not with_memory:
+        return traced
+    if few != few.all and runs_whole(traced.launches, weights):
+        few, step = few.all, run(workload, with_memory=True)
+    return replace(traced, memory=memory(few, step, weights))
+
+
+def _extrapolated(few: FewBlocks, base: DryStep, step: DryStep, run: DryRun) -> Counted:
+    """Forward and backward of the whole depth; all blocks run where it does not follow."""
+    total = few.extrapolated(base, step)
+    if total is None or _sent(total) != _predicted(run):
+        total = run(few.whole).counted
+    return total
+
+
+def _traced(plan: Plan, total: Counted, weights: list[nn.Parameter]) -> Work:
+    """All that a step launches and sends, its sums of gradients and its optimizer's update too."""
+    workload, mesh = plan.workload, plan.mesh
+    if workload.mode == "train":
+        total = total.plus(_gradients(weights, mesh, plan.group.holds_whole))
+        if workload.optimizer == "adamw":  # in one launch over all that a rank holds
+            update = _pass(ADAMW_PASSES * sum(each.nbytes for each in weights))
+            total = total.plus(Counted(Counter([update]), Counter(), 1))
+    return Work(
+        mesh=mesh.axes,
+        dtype=workload.dtype,
+        kernels=total.kernels,
+        messages=total.messages,
+        calls=total.calls,
+    )
+
+
+def _sent(total: Counted) -> Count:
+    sent: Count = {}
+    for message, times in total.messages.items():
+        kind = message.phase, message.op, message.axis
+        sent[kind] = sent.get(kind, Fraction(0)) + times * message.sent_bytes
+    return sent
+
+
+def _predicted(run: DryRun) -> Count:
+    return count([each for each in run.plan.traffic if each.phase != "gradients"], run.rank)
+
+
+def _why_not_predicted(sent: Count, predicted: Count) -> str:
+    """Where a dry run and the strategy's own prediction differ by a byte or more, in words."""
+    for phase, op, axis in sorted(sent.keys() | predicted.keys()):
+        counted, told = (float(each.get((phase, op, axis), 0)) for each in (sent, predicted))
+        if abs(counted - told) >= 1:
+            where = f"{phase} over {axis}" if axis != ALL else phase
+            return f"sends {counted:,.0f} bytes by {op} in {where}, predicted {told:,.0f}"
+    return ""
+
+
+def _weights(of: DryRun) -> list[nn.Parameter]:
+    """The parameters of the whole model that a rank holds."""
+    recorder = Recorder()
+    transport = UnsentNccl(of.rank, of.plan.ranks, recorder)
+    with recorder, META:
+        comm = Collectives(transport, of.plan.mesh).along(*of.plan.mesh.without(CFG))
+        model = model_of(of.plan.group, comm).to(getattr(torch, of.plan.workload.dtype))
+    return list(model.parameters())
+
+
+def _gradients(weights: list[nn.Parameter], mesh: Mesh, holds_whole: bool) -> Counted:
+    """The copy that packs each bucket, and its sum over the ranks."""
+    buckets = fill_buckets(weights, partial(summed_over, mesh=mesh, holds_whole=holds_whole))
+    calls = sum(2 + 2 * len(each.parameters) for each in buckets)  # views, and a split
+    summed = Counted(Counter(), Counter(), calls)
+    # Backward reaches parameters in reverse; a bucket leaves after all that were opened before it.
+    reached = {parameter: place for place, parameter in enumerate(reversed(weights))}
+    last = max((reached[each] for bucket in buckets for each in bucket.parameters), default=0)
+    ready = 0
+    for axes, parameters in buckets:
+        ready = max(ready, *(reached[each] for each in parameters))
+        size = sum(each.nbytes for each in parameters)
+        summed.kernels[_pass(2 * size, "cat")] += 1
+        if sent := all_reduce_bytes(size, mesh.only(*axes).size):
+            total, axis = as_bytes(sent), ALL if axes == mesh.names else "+".join(axes)
+            message = Message(
+                op="all_reduce",
+                phase="gradients",
+                axis=axis,
+                sent_bytes=total,
+                is_last=ready == last,
+            )
+            summed.messages[message] += 1
+    return summed
+
+
+def _pass(moved: int, name: str = "") -> Kernel:
+    return Kernel(
+        kind="elementwise", phase="gradients", shape=(), flops=0, moved_bytes=moved, name=name
+    )

@@ -1,0 +1,1 @@
+"""Times of this machine, or logs of nccl-tests, as the constants of a cluster."""

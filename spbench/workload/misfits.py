@@ -1,0 +1,291 @@
+"""Checks that the fields of a workload, and its sublayers, fit together.
+
+Each error names the value, what works, and the keys to blame.
+"""
+
+import math
+from functools import lru_cache
+
+from spbench.text import did_you_mean
+from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
+from spbench.workload.fields import WorkloadFields
+from spbench.workload.yaml_file import FORMS, KeyPath, MisfitError, short
+
+MIN_HIDDEN = 4
+MAX_AXES = 8
+TEXT_MODULATIONS = ("per_sample", "none")
+MAX_NUMBERS = 2**60  # of 8 bytes
+MAX_SUBLAYERS = 10_000
+"""Sublayers of the whole stack: ten times as many as the deepest published models have."""
+
+
+@lru_cache
+def check(work: WorkloadFields) -> None:
+    """Raises MisfitError for the first fields that do not fit together. Many cases share one."""
+    _check_form(work)
+    if work.hidden < MIN_HIDDEN:
+        raise MisfitError(
+            f"hidden {work.hidden}: a norm of so few numbers gives the same for any input, "
+            f"and no gradient; use {MIN_HIDDEN} or more",
+            ("hidden",),
+        )
+    if work.head_dim is None and work.hidden % work.heads:
+        known = heads_that_fit(work, work.heads)
+        message = f"hidden {work.hidden} is not a multiple of {known}; or give head_dim"
+        raise MisfitError(message, ("heads",), ("hidden",))
+    if work.heads % work.key_heads:
+        raise MisfitError(
+            f"heads {work.heads} is not a multiple of kv_heads {work.kv_heads}; "
+            f"kv_heads that fit: {', '.join(map(str, divisors(work.heads)))}",
+            ("kv_heads",),
+            ("heads",),
+        )
+    for axis in work.positions if isinstance(work.positions, dict) else ():
+        if axis not in work.axes:
+            message = f"positions of unknown axis {unknown_axis(axis, work)}"
+            raise MisfitError(message, ("positions", axis), ("axes",))
+    if work.modulation == "per_time" and "time" not in work.axes:
+        message = "modulation per_time needs an axis named time"
+        raise MisfitError(message, ("modulation",), ("axes",))
+    if work.optimizer != "none" and work.mode != "train":
+        message = f"optimizer {work.optimizer} needs mode train: mode {work.mode} has no gradients"
+        raise MisfitError(message, ("optimizer",), ("mode",))
+    if work.is_attention_alone:
+        check_alone(work)
+    _check_size(work)
+    _check_text(work)
+    for n, part in enumerate(work.parts):
+        path: KeyPath = ("block",) if work.stacks is None else ("stacks", n, "block")
+        for i, sublayer in enumerate(part.block):
+            check_sublayer(sublayer, work, (*path, i))
+
+
+def _check_form(work: WorkloadFields) -> None:
+    """Raises MisfitError unless there are either depth and block or stacks."""
+    for key in ("depth", "block"):
+        if work.stacks is None and getattr(work, key) is None:
+            is_given = key in work.model_fields_set
+            message = f"{key} is None: {FORMS[key]}" if is_given else f"key {key!r} is missing"
+            raise MisfitError(message, (key,))
+        if work.stacks is not None and getattr(work, key) is not None:
+            raise MisfitError(
+                f"each of the stacks has a {key} of its own; leave out {key}, or give depth and "
+                "block in place of stacks",
+                (key,),
+                ("stacks",),
+            )
+
+
+def _check_text(work: WorkloadFields) -> None:
+    """Raises MisfitError unless text tokens are attended and have the vectors that they need."""
+    if not work.text:
+        return
+    if not work.attentions:
+        axes = ", ".join(work.axes)
+        message = (
+            f"text {work.text} needs a self-attention; write '- attention: [{axes}]', or text: 0"
+        )
+        raise MisfitError(message, ("text",), ("block",), ("stacks",))
+    if work.modulation not in TEXT_MODULATIONS:
+        raise MisfitError(
+            f"text {work.text} has no vectors under modulation {work.modulation}, which belong to "
+            f"positions of the axes; use {' or '.join(TEXT_MODULATIONS)}, or text: 0",
+            ("modulation",),
+            ("text",),
+        )
+
+
+def _check_size(work: WorkloadFields) -> None:
+    """Raises MisfitError for more axes, sublayers or numbers than can be planned or indexed."""
+    if len(work.axes) > MAX_AXES:
+        message = f"{len(work.axes)} axes; at most {MAX_AXES} are planned for: join some into one"
+        raise MisfitError(message, ("axes",))
+    positions, width = work.samples * work.all_tokens, work.attention_width
+    mlps = [2 * work.columns(each) for each in work.mlps]
+    hidden = positions * work.hidden
+    for what, numbers, *blamed in (
+        ("batch x guidance x axes x hidden", hidden, ("axes",), ("batch",), ("text",)),
+        ("batch x axes x heads x head_dim", positions * width, ("head_dim",), ("axes",)),
+        ("the largest weight", work.hidden * max(3 * width, *mlps, 0), ("head_dim",)),
+    ):
+        if numbers > MAX_NUMBERS:
+            limit = f"and a tensor has at most {MAX_NUMBERS:.2g}; make them smaller"
+            raise MisfitError(f"{what}: {numbers:.2g} numbers, {limit}", *blamed, ("hidden",))
+    sublayers = sum(part.depth * len(part.block) for part in work.parts)
+    if sublayers > MAX_SUBLAYERS:
+        products = " + ".join(f"{len(x.block)} sublayers x depth {x.depth}" for x in work.parts)
+        raise MisfitError(
+            f"{products} are {sublayers}, and at most "
+            f"{MAX_SUBLAYERS} are planned one by one; use less depth, or a shorter block",
+            ("depth",),
+            ("block",),
+            ("stacks",),
+        )
+
+
+MAX_RATIO = 64  # published mlps have 2 to 6 times hidden
+
+
+def check_sublayer(sublayer: Sublayer, work: WorkloadFields, path: KeyPath) -> None:
+    match sublayer:
+        case Attention(double=True) | Mlp(double=True) if not work.text:
+            message = "double gives text tokens weights of their own; say how many, as in text: 256"
+            raise MisfitError(message, (*path, "double"))
+        case Attention():
+            _check_attention(sublayer, work, path)
+        case CrossAttention(heads=heads) if heads and work.hidden % heads:
+            fits = heads_that_fit(work, heads)
+            message = f"hidden {work.hidden} is not a multiple of the cross_attention's {fits}"
+            raise MisfitError(message, (*path, "heads"), ("hidden",))
+        case Mlp() if work.columns(sublayer) < 1:
+            message = f"mlp ratio {sublayer.ratio} leaves no columns of {work.hidden}"
+            raise MisfitError(message, (*path, "mlp"), ("hidden",))
+        case Mlp(ratio=ratio) if ratio > MAX_RATIO:
+            message = (
+                f"mlp {ratio:.15g} is a factor of hidden, at most {MAX_RATIO}, and looks like a "
+                f"width; for {ratio:.15g} columns of hidden {work.hidden} write "
+                f"mlp: {_ratio_of(ratio, work.hidden)}"
+            )
+            raise MisfitError(message, (*path, "mlp"), ("hidden",))
+
+
+def _ratio_of(columns: float, hidden: int) -> str:
+    """The ratio of fewest digits that gives exactly these columns."""
+    ratios = (f"{columns / hidden:.{digits}g}" for digits in range(1, 18))
+    return next(x for x in ratios if round(float(x) * hidden) == round(columns))
+
+
+def heads_that_fit(work: WorkloadFields, heads: int) -> str:
+    """Heads that the hidden size allows, and the nearest hidden sizes that ``heads`` allows."""
+    fits = divisors(work.hidden)
+    multiple = math.lcm(work.heads, heads)
+    below = work.hidden // multiple * multiple
+    return (
+        f"heads {heads}; heads that fit: {', '.join(map(str, fits))}; "
+        f"hidden that fits: {', '.join(str(size) for size in (below, below + multiple) if size)}"
+    )
+
+
+def unknown_axis(axis: str, work: WorkloadFields) -> str:
+    if "," in axis:
+        parts = ", ".join(part.strip() for part in axis.split(","))
+        return f"{short(axis)}; for several axes write [{parts}]"
+    known = f"{short(axis)}; the axes are {', '.join(work.axes)}"
+    return f"{known}. {did_you_mean(axis, list(work.axes))}".removesuffix(". ")
+
+
+def _check_attention(attention: Attention, work: WorkloadFields, path: KeyPath) -> None:
+    for axis in attention.axes:
+        if axis not in work.axes:
+            message = f"attention over unknown axis {unknown_axis(axis, work)}"
+            raise MisfitError(message, (*path, "attention"), ("axes",))
+        if attention.axes.count(axis) > 1:
+            raise MisfitError(f"attention joins axis {axis!r} with itself", (*path, "attention"))
+    special = [key for key in ("causal", "projection", "pair_bias") if getattr(attention, key)]
+    if len(special) > 1:
+        message = f"one attention cannot have both {' and '.join(special)}"
+        raise MisfitError(message, (*path, special[-1]))
+    if work.text:
+        _check_joint(attention, special, work, path)
+    if attention.pair_bias:
+        _check_pair_bias(attention, work, (*path, "pair_bias"))
+    if attention.beside and attention.beside.double:
+        message = "an mlp beside an attention is double where that is; write double one level up"
+        raise MisfitError(message, (*path, "beside", "double"))
+    if attention.beside:
+        check_sublayer(attention.beside, work, (*path, "beside"))
+    rotary = work.rotary_axes(attention)
+    if rotary and not _fits_rotary(work.head_size, len(rotary)):
+        raise MisfitError(
+            f"rotary positions turn pairs of numbers, at least one pair for each of "
+            f"{', '.join(rotary)}; a head of {work.head_size} numbers cannot; "
+            f"{_heads_for_rotary(work)}",
+            ("positions",),
+            ("head_dim",) if work.head_dim else ("heads",),
+            ("hidden",),
+            path,
+        )
+
+
+def _check_joint(
+    attention: Attention, special: list[str], work: WorkloadFields, path: KeyPath
+) -> None:
+    """Text has no place along an axis: it is attended where all axes are, with no order."""
+    if special:
+        message = f"text {work.text} cannot take part in an attention with {special[0]}; "
+        raise MisfitError(f"{message}leave that out, or write text: 0", (*path, special[0]))
+    if len(attention.axes) < len(work.axes):
+        raise MisfitError(
+            f"text {work.text} takes part in attention over all axes, not over "
+            f"{', '.join(attention.axes)} alone; write attention: [{', '.join(work.axes)}], "
+            "or text: 0",
+            (*path, "attention"),
+            ("text",),
+        )
+
+
+def check_alone(work: WorkloadFields) -> None:
+    """Raises MisfitError for anything beside an attention alone, and for channels not its own."""
+    if len(work.stack) > 1 or work.mlps:
+        raise MisfitError(
+            "an attention alone is all that is computed; leave out other sublayers, beside, and "
+            "more blocks than depth 1",
+            ("block",),
+            ("depth",),
+        )
+    plain = dict.fromkeys(("modulation", "optimizer", "checkpointing"), "none") | {"text": 0}
+    for key, none in plain.items():
+        if getattr(work, key) != none:
+            message = f"{key} {getattr(work, key)} has nothing to act on in an attention alone"
+            raise MisfitError(f"{message}; write {key}: {none}", (key,))
+    learned = [axis for axis in work.axes if work.position_of(axis) == "learned"]
+    if learned:
+        message = f"learned positions of {', '.join(learned)} are added to no activation"
+        raise MisfitError(f"{message} in an attention alone; leave them out", ("positions",))
+    width = (work.heads + 2 * work.key_heads) * work.head_size
+    if work.hidden != width:
+        raise MisfitError(
+            f"hidden {work.hidden} of an attention alone is its q, k and v end to end: with heads "
+            f"{work.heads}, kv_heads {work.key_heads} and head_dim {work.head_size} write {width}",
+            ("hidden",),
+            ("head_dim",),
+        )
+
+
+def _fits_rotary(head_dim: int, axes: int) -> bool:
+    return head_dim % 2 == 0 and head_dim // 2 >= axes
+
+
+def _heads_for_rotary(work: WorkloadFields) -> str:
+    axes = max(len(work.rotary_axes(attention)) for attention in work.attentions)
+    if work.head_dim:
+        return f"head_dim that works: even numbers from {2 * axes} on"
+    fits = [
+        n
+        for n in divisors(work.hidden)
+        if n % (work.kv_heads or 1) == 0 and _fits_rotary(work.hidden // n, axes)
+    ]
+    return f"heads that work: {', '.join(map(str, fits)) or 'none, use another hidden'}"
+
+
+def divisors(hidden: int) -> list[int]:
+    """The numbers of heads, up to 128, that a hidden size allows."""
+    return [n for n in range(1, 129) if hidden % n == 0]
+
+
+def _check_pair_bias(attention: Attention, work: WorkloadFields, path: KeyPath) -> None:
+    if len(attention.axes) > 1:
+        message = f"pair_bias needs one attended axis, not {', '.join(attention.axes)}"
+        raise MisfitError(message, path)
+    (axis,) = attention.axes
+    if work.is_causal(axis):
+        raise MisfitError(f"pair_bias along {axis}, which another attention masks causal", path)
+    channels = sorted(
+        {a.pair_bias for a in work.attentions if a.axes == attention.axes and a.pair_bias}
+    )
+    if len(channels) > 1:
+        raise MisfitError(
+            f"pair_bias of {' and '.join(map(str, channels))} channels along {axis}; "
+            "one axis has one pair tensor",
+            path,
+        )
