@@ -67,12 +67,7 @@ def quiet(times: Times) -> Launches:
     """Launches that are not marked noisy, all on one machine."""
     every = dict.fromkeys(times, True)
     return Launches(
-        ms=times,
-        noise={},
-        setups=dict.fromkeys(times, ()),
-        counting=every,
-        steps_ms={},
-        gflop_per_s={},
+        ms=times, noise={}, setups=dict.fromkeys(times, ()), counting=every, gflop_per_s={}
     )
 
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from spbench.analysis.comparable import mismatch
-from spbench.analysis.intervals import LEAST_LAUNCHES, Ratio, paired_rounds, ratio, step_ratios
+from spbench.analysis.intervals import LEAST_LAUNCHES, Ratio, paired_rounds, ratio
 from spbench.analysis.launches import (
     Launches,
     counts_in_words,
@@ -33,8 +33,7 @@ class Comparison:
     before_ms: float | None = None
     """Geometric mean of the launches before that were compared."""
     after_ms: float | None = None
-    """``before_ms`` times the ratio: the geometric mean of the launches after, except where
-    launches took turns and were compared step by step."""
+    """``before_ms`` times the ratio: the geometric mean of the launches after."""
     ratio: float | None = None
     """Mean of the launches' ratios; None where they are not comparable."""
     low: float | None = None
@@ -55,9 +54,9 @@ class Comparison:
     """One-sided probability of so high a ratio where the true one is just within the margin."""
     is_noisy: bool = False
     """Whether there is no verdict, as too few launches were quiet: of runs that were measured
-    apart, or of one of two that took turns."""
+    apart, or of one of two whose launches alternated."""
     noise: tuple[str, str] = ("", "")
-    """What disturbed launches that count, before and after, unless the two took turns."""
+    """What disturbed launches that count, before and after, unless the two alternated."""
     reason: str = ""
     processors: float | None = None
     """Time of a fixed product on the processors after, over that before; None on GPUs."""
@@ -66,13 +65,9 @@ class Comparison:
 def compare_times(
     before: Launches, after: Launches, margin: float = MARGIN, *, allow_mismatch: bool = False
 ) -> Comparison | None:
-    """Compares the launches that count; None where no time is known before or after.
-
-    Launches that took turns are compared step by step, where their iterations are known.
-    """
+    """Compares the launches that count; None where no time is known before or after."""
     old, new, noise = _compared(before, after)
-    turns = step_ratios(old.steps_ms, new.steps_ms)
-    estimate = ratio(old.ms, {**new.ms, **{name: old.ms[name] * r for name, r in turns.items()}})
+    estimate = ratio(old.ms, new.ms)
     if estimate is None:
         return None
     why_not = mismatch(old.setups.values(), new.setups.values())
@@ -107,8 +102,8 @@ def _comparison(
     allow_mismatch: bool = False,
 ) -> Comparison:
     """The comparison; ``why_not``: why it gives no verdict, or not even a ratio."""
-    took_turns = estimate.is_paired and old.ms != new.ms and not noise
-    noises = ("", "") if took_turns else (old.first_noise, new.first_noise)
+    alternated = estimate.is_paired and old.ms != new.ms and not noise
+    noises = ("", "") if alternated else (old.first_noise, new.first_noise)
     known: dict[str, Any] = {"before_ms": old.mean_ms, "after_ms": new.mean_ms, "noise": noises}
     known |= {"verdict": "not comparable", "reason": why_not} if why_not else {}
     if why_not and not allow_mismatch:
@@ -123,7 +118,7 @@ def _comparison(
 def _compared(before: Launches, after: Launches) -> tuple[Launches, Launches, str]:
     """The launches before and after to compare, and the noise that forbids a verdict.
 
-    In rounds the two take turns, in an order that favours neither: noise that meets both widens
+    In rounds the two alternate, in an order that favours neither: noise that meets both widens
     the interval and shifts nothing, so noisy rounds count where too few are quiet. Runs that were
     measured apart may have been disturbed apart, and there only quiet launches give a verdict.
     """

@@ -3,7 +3,7 @@
 Times are judged by interval, memory by a margin, bytes and calls exactly.
 """
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 
 import pandas
@@ -23,7 +23,6 @@ from spbench.analysis.findings import (
 )
 from spbench.analysis.launches import CaseRows, cases_by, launches_by
 from spbench.results.record import COLUMNS, Record
-from spbench.results.samples import steps_by_row
 
 SAME_LAUNCHES = "both runs hold the same launches"
 CASE = ["run", "case"]
@@ -38,13 +37,9 @@ def compare_runs(
     *,
     metrics: Sequence[Metric] = METRICS,
     allow_mismatch: bool = False,
-    samples: Sequence[pandas.DataFrame] = (),
 ) -> list[Finding]:
-    """Findings for each case that either run has, in the order of the second.
-
-    ``samples`` of both runs hold the iterations of launches that took turns.
-    """
-    cases = _cases_of_runs(before, after, samples)
+    """Findings for each case that either run has, in the order of the second."""
+    cases = _cases_of_runs(before, after)
     findings: list[Finding] = []
     for name_before, name_after in matched(before, after):
         old, new = cases.get((BEFORE, name_before)), cases.get((AFTER, name_after))
@@ -76,7 +71,7 @@ def compare_runs(
 
 
 def _cases_of_runs(
-    before: pandas.DataFrame, after: pandas.DataFrame, samples: Sequence[pandas.DataFrame]
+    before: pandas.DataFrame, after: pandas.DataFrame
 ) -> dict[tuple[int, str | None], CaseRows]:
     """The cases of both runs, by the values of ``CASE``."""
     both = in_panels(
@@ -87,18 +82,7 @@ def _cases_of_runs(
     is_copy = both.duplicated(list(COLUMNS)) & (both["run"] == AFTER)
     is_used = ~is_copy | is_copy.groupby([both[name] for name in CASE]).transform("all")
     used = both[is_used]
-    return cases_by(both, CASE, is_used, launches_by(used, CASE, _steps_of_turns(used, samples)))
-
-
-def _steps_of_turns(
-    frame: pandas.DataFrame, samples: Sequence[pandas.DataFrame]
-) -> dict[Hashable, list[float]]:
-    """The iterations of launches that took turns with the other run's, by row."""
-    turned = frame[frame["turns"] > 0]
-    steps: dict[Hashable, list[float]] = {}
-    for run, of_run in enumerate(samples):
-        steps |= steps_by_row(turned[turned["run"] == run], of_run)
-    return steps
+    return cases_by(both, CASE, is_used, launches_by(used, CASE))
 
 
 def _time(before: CaseRows, after: CaseRows, margin: float, allow_mismatch: bool) -> list[Finding]:

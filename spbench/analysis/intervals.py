@@ -118,29 +118,6 @@ def ratio(
     return Ratio(log=new - old, variances=(*variances, *others), counts=(len(before), len(after)))
 
 
-def step_ratios(
-    before_ms: Mapping[str, Sequence[float]], after_ms: Mapping[str, Sequence[float]]
-) -> dict[str, float]:
-    """By round, ``after`` over ``before`` where their launches took turns and no step is lost.
-
-    Two steps next to each other met much the same machine (docs/decisions/0021): their ratio says
-    more than that of the launches' means.
-    """
-    return {
-        name: middle_ratio(before_ms[name], steps)
-        for name, steps in after_ms.items()
-        if steps and before_ms.get(name)
-    }
-
-
-def middle_ratio(before_ms: Sequence[float], after_ms: Sequence[float]) -> float:
-    """The geometric mean of the middle half of the steps' ratios (docs/decisions/0022), without
-    the steps that ran alone, after the other launch had ended."""
-    ratios = sorted(new / old for old, new in zip(before_ms, after_ms, strict=False))
-    cut = len(ratios) // 4
-    return geometric_mean(ratios[cut : len(ratios) - cut])
-
-
 def error_of(variances: Sequence[float], counts: Sequence[int]) -> float:
     """Standard error of a mean of ``counts[0]`` values, or of the difference of two means."""
     return math.sqrt(sum(v / n for v, n in zip(variances, counts, strict=True)))

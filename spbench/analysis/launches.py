@@ -4,7 +4,7 @@ The launches of all cases are grouped at once, as a DataFrame; comparing two cas
 arithmetic on a few numbers each.
 """
 
-from collections.abc import Collection, Hashable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from functools import cached_property
 from typing import Any
@@ -33,8 +33,6 @@ class Launches:
     """Hardware and libraries of each launch."""
     counting: Mapping[str, bool]
     """Whether a launch counts; see ``launches_that_count``."""
-    steps_ms: Mapping[str, Sequence[float]]
-    """Iterations of the launches that took turns with those of another version."""
     gflop_per_s: Mapping[str, float]
     """Rates of one fixed product beside the launches: how fast processors were, where known."""
 
@@ -61,7 +59,7 @@ class Launches:
         return geometric_mean([*self.ms.values()]) if self.ms else None
 
 
-NONE = Launches(ms={}, noise={}, setups={}, counting={}, steps_ms={}, gflop_per_s={})
+NONE = Launches(ms={}, noise={}, setups={}, counting={}, gflop_per_s={})
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -120,15 +118,11 @@ def launches_side_by_side(frame: pandas.DataFrame, by: Sequence[str]) -> "pandas
 
 
 def launches_by(
-    frame: pandas.DataFrame,
-    by: Sequence[str],
-    steps_ms: Mapping[Hashable, Sequence[float]] | None = None,
-    counts: "pandas.Series[bool] | None" = None,
+    frame: pandas.DataFrame, by: Sequence[str], counts: "pandas.Series[bool] | None" = None
 ) -> dict[Any, Launches]:
     """The launches of each case, by the values of the columns ``by``.
 
-    ``steps_ms`` has the iterations of launches that took turns, by the row's label. ``counts``:
-    the launches that count, if not those of ``launches_that_count``.
+    ``counts``: the launches that count, if not those of ``launches_that_count``.
     """
     is_ok = frame["status"] == "ok"
     counts = launches_that_count(frame, by) if counts is None else counts
@@ -137,15 +131,14 @@ def launches_by(
     # Older rows have no round: nothing is known of what ran next to them.
     rounds = [name or f"row {row}" for row, name in good["round"].items()]
     times = good["step_ms"].where(good["kind"] != "one_gpu_share", good["compute_ms"]).tolist()
-    noise, setups, labels = good["noisy"].tolist(), setups_of(good), good.index.tolist()
-    speeds, steps_ms = good["cpu_gflop_per_s"].tolist(), steps_ms or {}
+    noise, setups = good["noisy"].tolist(), setups_of(good)
+    speeds = good["cpu_gflop_per_s"].tolist()
     return {
         case: Launches(
             ms={rounds[i]: times[i] for i in places if times[i] > 0},
             noise={rounds[i]: noise[i] for i in places if noise[i]},
             setups={rounds[i]: setups[i] for i in places},
             counting={rounds[i]: counting[i] for i in places},
-            steps_ms={rounds[i]: steps_ms[labels[i]] for i in places if labels[i] in steps_ms},
             gflop_per_s={rounds[i]: speeds[i] for i in places if speeds[i] > 0},
         )
         for case, places in good.groupby(list(by), sort=False).indices.items()

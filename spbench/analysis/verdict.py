@@ -16,7 +16,7 @@ from spbench.analysis.findings import Finding, Margins, Metric
 from spbench.analysis.intervals import CONFIDENCE, holm
 from spbench.analysis.launches import launches_in_words
 
-Grade = Literal["pass", "fail", "undecided", "accepted"]
+Grade = Literal["pass", "fail", "undecided"]
 MAX_SLOWDOWN = 0.03
 """Default margin of a check: a step may take 3 % longer."""
 ALPHA = (1 - CONFIDENCE) / 2
@@ -39,8 +39,6 @@ class Graded:
 
     finding: Finding
     grade: Grade
-    note: str = ""
-    """Why a change is accepted, or is no longer."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,8 +46,6 @@ class Judgement:
     """All findings of a check."""
 
     graded: list[Graded]
-    remarks: tuple[str, ...] = ()
-    """Sentences on accepted changes that no longer apply."""
 
     def of(self, grade: Grade) -> list[Finding]:
         return [graded.finding for graded in self.graded if graded.grade == grade]

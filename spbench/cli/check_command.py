@@ -1,6 +1,6 @@
 """``spbench check``: fail on a regression, for CI."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,14 +19,12 @@ from spbench.cli.selection import (
     request_of,
     selection_options,
 )
-from spbench.errors import Failure
+from spbench.errors import REGRESSION, Failure
 from spbench.launch.launcher import Deadlines
-from spbench.regression.accepting import apply_accepted
 from spbench.regression.base_and_head import Checked, CheckOptions
 from spbench.regression.check import against_baseline, against_commit, against_run
 from spbench.regression.check_report import Export, check_writable, junit, report
 from spbench.report.markdown import block_of_changes
-from spbench.results.accepted import NAME, read_accepted
 from spbench.text import did_you_mean, quoted
 from spbench.worker.fault_injection import planted_fault
 
@@ -43,7 +41,7 @@ def _export_option(flag: str, kind: str) -> Callable[[options.F], options.F]:
 @click.command("check", cls=HelpPage)
 @options.run_argument
 @click.option("--baseline", metavar="NAME", help="The baseline to check against.")
-@click.option("--base-ref", metavar="REV", help="The commit to measure in turn with this tree.")
+@click.option("--base-ref", metavar="REV", help="The commit to measure beside this tree.")
 @options.percent_option("--max-slowdown", f"{MAX_SLOWDOWN:.0%}", "Allowed growth of a step's time.")
 @options.percent_option("--max-memory", "1%", "Allowed growth of the peak memory of a rank.")
 @click.option(
@@ -59,11 +57,6 @@ def _export_option(flag: str, kind: str) -> Callable[[options.F], options.F]:
     help="Launches of each case, whatever --sweep says; up to four times as many in doubt.",
 )
 @click.option("--strict", is_flag=True, help="Exit with 5 if a case stays inconclusive.")
-@click.option(
-    "--accept",
-    metavar="REASON",
-    help="Keep what fails as known, with its reason, in accepted.yaml beside the baselines.",
-)
 @_export_option("--markdown", "Markdown")
 @_export_option("--junit", "JUnit XML")
 @options.baselines_option
@@ -77,7 +70,7 @@ def command(ctx: click.Context, /, **flags: Any) -> int:
     """Fail on a regression: exit with 4, and name the strategy, metric and phase.
 
     With --baseline NAME the cases of the baseline are measured anew, or RUN is judged as it
-    is. With --base-ref REV that commit and this tree are measured in turn; -s, -g, -w, --set
+    is. With --base-ref REV that commit and this tree are launched alternately; -s, -g, -w, --set
     and --sweep say which cases.
 
     Bytes and calls must be equal and memory within its margin. Time fails where the whole
@@ -92,7 +85,6 @@ def command(ctx: click.Context, /, **flags: Any) -> int:
         deadlines=Deadlines(launch_s=flags["timeout"], hang_s=flags["hang_after"]),
     )
     exports = _exports(ctx, settings)
-    reason = _reason(flags)
     base_ref, baseline = flags["base_ref"], flags["baseline"]
     if (baseline is None) == (base_ref is None):
         raise Failure("check needs one of --baseline NAME and --base-ref REV, and only one")
@@ -102,26 +94,18 @@ def command(ctx: click.Context, /, **flags: Any) -> int:
         checked = against_commit(base_ref, request_of(ctx), settings)
     else:
         raise Failure("--base-ref measures base and head itself; leave RUN out")
-    accepting = baseline or "", base_ref or "", flags["baselines"], settings.margins, reason
-    return report(
-        apply_accepted(checked, *accepting),
+    code = report(
+        checked,
         base_ref or baseline,
         strict=flags["strict"],
         as_json=flags["as_json"],
         exports=exports,
     )
-
-
-def _reason(flags: Mapping[str, Any]) -> str:
-    """The reason to accept what fails; blank without --accept. Raises Failure before anything is
-    measured where it is blank, or the file of accepted changes cannot be read or written."""
-    read_accepted(flags["baselines"])
-    if flags["accept"] is None:
-        return ""
-    check_writable(flags["baselines"] / NAME)
-    if not flags["accept"].strip():
-        raise Failure("--accept needs a reason, as in --accept 'the new gate costs 3 %'")
-    return flags["accept"].strip()
+    if code == REGRESSION and baseline is not None:
+        where = repeated_flags(ctx, ("baselines",))
+        replace = quoted("spbench", "baseline", "set", baseline, checked.head, "--replace", *where)
+        click.echo(f"if the change is meant, make it the baseline: {replace}", err=True)
+    return code
 
 
 def _exports(ctx: click.Context, settings: CheckOptions) -> dict[Path, Export]:

@@ -29,7 +29,6 @@ from spbench.results.find_run import (
     not_there_yet,
     read_latest,
     reference_of,
-    samples_of_turns,
     way_on,
 )
 from spbench.results.link_report import reports_in
@@ -124,9 +123,8 @@ def _against(
     """Shows the second run against the first; exit code 5 where no case may be compared."""
     paths = [find_run(run, baselines) for run in runs]
     before, after = map(read_latest, paths)
-    samples = samples_of_turns(paths[0], before), samples_of_turns(paths[1], after)
     margins = Margins(time=margin)
-    findings = compare_runs(before, after, margins, allow_mismatch=allow_mismatch, samples=samples)
+    findings = compare_runs(before, after, margins, allow_mismatch=allow_mismatch)
     is_common = any(f.before is not None and f.after is not None for f in findings)
     if not is_common:
         click.echo("these runs have no case in common", err=True)

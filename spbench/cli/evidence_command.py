@@ -13,7 +13,7 @@ from spbench.cli import completion, options
 from spbench.cli.help_page import HelpPage
 from spbench.cli.selection import repeated_flags
 from spbench.report.markdown import block_of_changes, block_of_run, changes_in_words
-from spbench.results.find_run import find_run, read_latest, reference_of, samples_of_turns
+from spbench.results.find_run import find_run, read_latest, reference_of
 from spbench.results.provenance import provenance
 from spbench.text import quoted
 
@@ -43,8 +43,7 @@ def command(
     found = find_run(base, baselines)
     before = read_latest(found)
     margins = Margins(time=margin)
-    samples = samples_of_turns(found, before), samples_of_turns(head, after)
-    judgement = judged(compare_runs(before, after, margins, samples=samples), margins)
+    judgement = judged(compare_runs(before, after, margins), margins)
     origins = provenance(found, before), provenance(head, after)
     measured = [f"{side.command}  # at {side.commit}" for side in origins if side.command]
     judged_as = repeated_flags(ctx, ("margin", "baselines"))

@@ -18,7 +18,7 @@ GROUPS = {
     "What has to fit": ("memory", "reserve", "axes"),
     "What the cluster does": ("link_rate", "link_rates", "compiled", "kernel"),
     "What is drawn": ("kinds", "metric", "x", "facet", "formats"),
-    "What counts": ("margin", "max_slowdown", "max_memory", "strict", "allow_mismatch", "accept"),
+    "What counts": ("margin", "max_slowdown", "max_memory", "strict", "allow_mismatch"),
     "Logs of nccl-tests": ("logs", "onto", "level"),
     "Several machines": ("nnodes", "node_rank", "rdzv_endpoint", "join_timeout"),
     "Output": (

@@ -102,29 +102,25 @@ def cli(ctx: click.Context) -> None:
             raise Failure("the current folder was deleted; cd to another one", UNFIT) from None
 
 
-def main(most_put_off: int = 100) -> NoReturn:
-    """Runs the command and exits with a code of ``errors.py``, or 128 and the signal's number.
-    ``most_put_off``: signals that wait for the end of torch's import, each for 0.05 s."""
+def main() -> NoReturn:
+    """Runs the command and exits with a code of ``errors.py``, or 128 and the signal's number."""
     seen: list[int] = []
 
     def end(signum: int, _: object) -> None:
         # An import may swallow the interrupt and leave half a library behind: whatever is raised
-        # after a signal counts as the interrupt. In torch's, C++ that calls Python may even abort
-        # the process: for about 5 s a signal waits for the end of that import.
+        # after a signal counts as the interrupt. In torch's, C++ that calls Python would abort
+        # the process; nothing has been measured by then, so it ends at once.
         seen.append(signum)
         spec = getattr(sys.modules.get("torch"), "__spec__", None)
-        if len(seen) > most_put_off or not getattr(spec, "_initializing", False):
-            raise KeyboardInterrupt
-        threading.Timer(0.05, send_again, [len(seen)]).start()
-
-    def send_again(count: int) -> None:
-        if len(seen) == count:  # or another has come, which raises or is sent again itself
-            os.kill(os.getpid(), seen[-1])
+        if getattr(spec, "_initializing", False):
+            error_handling.report_error(KeyboardInterrupt())
+            _leave(128 + signum)
+        raise KeyboardInterrupt
 
     def hear_dropped(ignored: "sys.UnraisableHookArgs") -> None:
-        # Python drops what is raised in a callback, such as one of importlib's.
+        # Python drops what is raised in a callback, such as one of importlib's: it comes again.
         if seen and isinstance(ignored.exc_value, KeyboardInterrupt):
-            threading.Timer(0.01, send_again, [len(seen)]).start()
+            threading.Timer(0.01, os.kill, [os.getpid(), seen[-1]]).start()
         else:
             sys.__unraisablehook__(ignored)
 

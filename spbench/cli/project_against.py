@@ -43,7 +43,7 @@ def print_against(
 
     points = read(default_folder() if place == PACKAGED else Path(place))
     with loading_torch():
-        from spbench.layers.dispatch_modes import norms_of_single_operations
+        from spbench.layers.kernels import norms_of_single_operations
         from spbench.projection.against import score
         from spbench.projection.dryrun.rank_work import works
         from spbench.projection.score import summary

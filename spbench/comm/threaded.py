@@ -123,6 +123,6 @@ def _make_operators() -> None:
     for full_name in torch._C._dispatch_get_all_op_names():
         space, _, name = full_name.partition("::")
         packet, _, overload = name.partition(".")
-        if space in ("aten", "spbench"):
+        if space == "aten":
             with suppress(AttributeError):  # a name without a schema
                 getattr(getattr(getattr(torch.ops, space), packet), overload or "default")

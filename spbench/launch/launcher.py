@@ -56,10 +56,6 @@ class LaunchResult(BaseModel):
     """Seconds without progress before the launch was ended."""
     culprit: str = ""
     """The launcher or the fork server, where one of them ended, or was stopped by a signal."""
-    waited_s: float = 0.0
-    """Seconds that the ranks waited for the turns of another launch."""
-    turns: int = 0
-    """Turns that the launch took directly behind a turn of another."""
     hosts: dict[int, str] = {}
     """Each rank's host, if there are several nodes."""
     lost: bool = False
@@ -142,6 +138,11 @@ def _ended_by_us(result: LaunchResult, job: Job) -> tuple[RowStatus, str] | None
         late = f"not done after {job.timeout_s:g} s; --timeout sets the deadline"
         return "timeout", f"{why}{late}"
     return None
+
+
+def is_cause(failed: Sample) -> bool:
+    """Whether it is more than the echo of another rank's failure."""
+    return failed.status not in ("comm_error", "interrupted")
 
 
 def _order_of_blame(sample: Sample) -> tuple[bool, float]:

@@ -22,7 +22,6 @@ from spbench.launch.gpu_memory import GpuMemory
 from spbench.launch.interfaces import why_ranks_cannot_meet
 from spbench.launch.launcher import LauncherError, LaunchResult, status_and_cause
 from spbench.launch.process import GRACE_S, LAUNCHER, STACKS_S, AgentProcess, ask_to_stop
-from spbench.launch.turn_seat import Seat
 from spbench.results.hand_over import RowStatus, Sample, read_json, sample_path
 from spbench.results.heartbeat import RankPosition, heartbeat_folder, read_heartbeat
 from spbench.results.link_report import Exchanged, LinkTimes
@@ -115,22 +114,18 @@ class LocalLauncher:
         environment: Mapping[str, str | None] | None = None,
         cluster: Cluster | None = None,
         gpu_memory: GpuMemory | None = None,
-        seat: Seat | None = None,
         grace_s: float = GRACE_S,
     ) -> None:
         """``environment``: variables for the launcher and its ranks; None takes a variable away.
         ``gpu_memory``: shared by the launchers that run on the same GPUs; None without GPUs.
-        ``seat``: where ranks take turns with another launch; their waiting does not count as time.
         Raises Failure where mpirun or srun started several copies of a command for one machine.
         """
         if cluster is None and (why := mpi_copies(os.environ) or srun_copies(os.environ)):
             raise Failure(why)
-        self._seat, self._grace_s = seat, grace_s
-        environment = {**(environment or {}), **(seat.environment if seat else {})}
-        self._cluster, self._gpu_memory = cluster, gpu_memory
+        self._cluster, self._gpu_memory, self._grace_s = cluster, gpu_memory, grace_s
         self._folder = log.parent
         words = () if cluster is None else (cluster.model_dump_json(), str(self._folder.resolve()))
-        self._agent = AgentProcess(log, environment, words, grace_s)
+        self._agent = AgentProcess(log, environment or {}, words, grace_s)
         self._idle = True
         self._node_lost = False
         self._roster = Roster()
@@ -175,18 +170,12 @@ class LocalLauncher:
         self._node_lost |= result.lost
         if self._gpu_memory is not None:
             self._gpu_memory.launch_ended(ok=result.ok)
-        turns = 0 if self._seat is None else self._seat.turns
         nodes = zip(self._roster.hosts, job.nodes, strict=False) if len(job.nodes) > 1 else ()
         hosts = dict(enumerate(host for host, count in nodes for _ in range(count)))
-        more = {"hosts": hosts, "waited_s": self._waited_s, "turns": turns}
-        return result.model_copy(update=more)
+        return result.model_copy(update={"hosts": hosts})
 
     def close(self) -> None:
         self._agent.end(now=not self._idle)
-
-    @property
-    def _waited_s(self) -> float:
-        return 0.0 if self._seat is None else self._seat.waited_s
 
     def _spread(self, ranks: int) -> list[int]:
         return spread(ranks, self._per_node, len(self._roster.members))
@@ -216,17 +205,13 @@ class LocalLauncher:
         deadline = time.monotonic() + job.timeout_s
         local_ranks = job.nodes[0] if job.nodes else job.processes
         detector = HangDetector(heartbeats, range(local_ranks), from_start=bool(job.nodes))
-        if self._seat is not None:
-            self._seat.watch(lambda: detector.still_s() > job.hang_s)
         while not (folder / "exit.json").exists():
             if not self._agent.runs:
                 exitcode, why = self._agent.exitcode, self._agent.last_line()
                 self._agent.end(now=True)
                 return LaunchResult(ok=False, culprit=LAUNCHER, exitcode=exitcode, why=why)
-            if self._seat is not None:
-                self._seat.look()
             still_s = detector.still_s()
-            if still_s > job.hang_s or time.monotonic() > deadline + self._waited_s:
+            if still_s > job.hang_s or time.monotonic() > deadline:
                 return self._end_launch(folder, heartbeats, job, still_s)
             time.sleep(POLL_S)
         unread = LaunchResult(ok=False, why="exit.json cannot be read")

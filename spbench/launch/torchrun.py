@@ -1,33 +1,38 @@
 """Ranks that somebody else started: by torchrun, srun, or any launcher that sets RANK.
 
-Each runs the same command. After a roll call they form one process group and go through the same
-cases in step; rank 0 alone reads and writes the results directory. When the group breaks, rank 0
-finds out which rank broke it, as far as the others could still leave a notice.
+Each runs the same command. They meet (``meeting.py``), form one process group and go through the
+same cases in step; rank 0 alone reads and writes the results directory. A failure of one ends them
+all: rank 0 writes the row with what the others could still say, and torchrun has the first error.
 """
 
 import os
 import signal
+import sys
+import threading
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, final
+from typing import TYPE_CHECKING, final
 
 import click
 
 from spbench.errors import SOME_FAILED, UNFIT, Failure
 from spbench.launch.interfaces import why_gloo_cannot_listen
-from spbench.launch.launcher import LaunchResult
+from spbench.launch.launcher import LaunchResult, is_cause
 from spbench.results.hand_over import Sample, sample_path, write_atomically
 from spbench.results.temporary import sweep, temporary_folder
-from spbench.text import first_line
+from spbench.text import first_line, listed
 from spbench.workload.case import Job
 
 if TYPE_CHECKING:
     from spbench.comm.group import Group
+    from spbench.launch.meeting import Meeting
     from spbench.worker.fault_injection import Fault
 
-OTHERS_NOTICE_S = 12.0
+ECHO_S = 12.0
 """How long a rank stays that only lost a connection: when it ends, torchrun ends rank 0."""
+NCCL_S = 12.0
+"""So much later than gloo a rank gives up itself: NCCL may wait for ever."""
 
 
 def joined_ranks(environ: Mapping[str, str] = os.environ) -> int | None:
@@ -69,6 +74,20 @@ def meeting_place(environ: Mapping[str, str]) -> tuple[str, int]:
     return environ["MASTER_ADDR"], _number(environ, "MASTER_PORT", 1, 65535)
 
 
+def keep_stdout() -> None:
+    """Sends what libraries write into file descriptor 1, as NCCL does, to stderr from here on.
+    Only ``sys.stdout``, where results go, still leads to stdout, if it has led there."""
+    try:
+        if sys.stdout.fileno() != 1:
+            return
+    except (OSError, ValueError, AttributeError):
+        return
+    sys.stdout.flush()
+    mine = os.fdopen(os.dup(1), "w", 1, encoding=sys.stdout.encoding, errors=sys.stdout.errors)
+    os.dup2(2, 1)
+    sys.stdout = mine
+
+
 @final
 class JoinedLauncher:
     """'Starts' a job by taking part in it. After an error the group is lost, for good."""
@@ -81,24 +100,37 @@ class JoinedLauncher:
         asked: str | None = None,
         decide: Callable[[], dict[str, str]] = dict,
     ) -> None:
-        """``asked``: what all ranks must have been asked for, by default the job. ``decide``: for
-        rank 0 alone, the variables to set in all ranks. Raises Failure where they cannot join."""
-        from spbench.launch.failure_notices import FailureNotices
-        from spbench.launch.joining import call_roll, join, keep_stdout
+        """Joins the other ranks.
+
+        Parameters
+        ----------
+        job:
+            The first job; its ``hang_s`` is how long ranks wait for each other, now and later.
+        fault:
+            What is planted in a rank.
+        asked:
+            What all ranks must have been asked for; by default the job.
+        decide:
+            Called on rank 0 alone: the variables to set in all ranks.
+
+        Raises
+        ------
+        Failure
+            Where the ranks cannot join: who is missing, or what differs.
+        """
+        from spbench.launch.meeting import meet
 
         keep_stdout()
         if (why_not := why_gloo_cannot_listen(job.device)) is not None:
             raise Failure(f"rank {os.environ['RANK']}: {why_not}", UNFIT)
-        rank = int(os.environ["RANK"])
         self._fault, self._lost = fault, False
         if fault is not None:
-            fault.strike(rank, "init")
-        asked = asked or job.model_dump_json()
-        roll, store = call_roll(job, meeting_place(os.environ), asked, decide)
+            fault.strike(int(os.environ["RANK"]), "init")
+        where = meeting_place(os.environ)
+        self._meeting, roll = meet(where, job.hang_s, asked or job.model_dump_json(), decide)
         self.hosts: list[str] = roll.hosts
-        self._notices = FailureNotices(store, rank, roll.hosts, roll.pids)
         job = job.model_copy(update={"environment": roll.environment})
-        self._group: Group = join(job, rank, self._notices, fault)
+        self._group: Group = _join(job, self._meeting, fault)
 
     @property
     def is_first(self) -> bool:
@@ -108,45 +140,48 @@ class JoinedLauncher:
         """Takes part in each job that rank 0 sends; for every other rank, which writes nothing."""
         sweep()
         with temporary_folder("spbench-rank-") as folder:
-            try:
-                while text := self._next_job():
-                    self.run(Job.model_validate_json(text), folder)
-            except KeyboardInterrupt:
-                self._notices.leave(Sample(rank=self._group.rank, status="interrupted"))
-                raise
+            while text := self._next_job():
+                self.run(Job.model_validate_json(text), folder)
         self._leave()
 
     def _next_job(self) -> str:
         try:
             return self._group.gather_text("")[0]
         except Exception as error:
-            first = f"rank 0 ({self.hosts[0]})"
-            raise Failure(
-                f"{first} does not answer any more: {first_line(error)}", UNFIT
-            ) from error
+            why = f"rank 0 ({self.hosts[0]}) does not answer any more: {first_line(error)}"
+            raise Failure(why, UNFIT) from error
 
     def run(self, job: Job, folder: Path) -> LaunchResult:
-        from spbench.worker.observer import Observer
-        from spbench.worker.rank_process import failure, work
+        """Takes part in a job; on rank 0 the files of all ranks are in ``folder`` then."""
+        from torch.distributed.elastic.multiprocessing.errors import record
+
+        from spbench.worker.rank_process import failure
 
         if self._lost:
             return LaunchResult(ok=False, group_lost=True)
         try:
-            if self.is_first:
-                self._group.gather_text(job.model_dump_json(by_alias=True, exclude_defaults=True))
-            observer = Observer(group=self._group, fault=self._fault)
-            texts = self._group.gather_text(work(job, self._group, observer, folder))
+            texts = record(self._work)(job, folder)  # which keeps an error for torchrun's report
         except Exception as error:
-            return self._broken(job, folder, failure(error, self._group.rank, self._fault))
+            return self._broken(folder, failure(error, self._group.rank, self._fault))
         except KeyboardInterrupt:
             self._lost = True  # the others are in the midst of something
-            # torchrun sends it to all ranks when one has failed; then that failure is the cause.
-            if self.is_first and self._notices.another_failed():
-                return self._broken(job, folder, None)
+            # torchrun ends all ranks when one has failed; then that failure is the cause.
+            if self.is_first and any(map(is_cause, self._meeting.failures(0.5))):
+                return self._broken(folder, None)
             raise
         if self.is_first:
-            _write_samples(folder, dict(enumerate(texts)))
+            _write_samples(folder, dict(enumerate(texts or [])))
         return LaunchResult(ok=True, hosts=self._hosts_by_rank())
+
+    def _work(self, job: Job, folder: Path) -> list[str]:
+        """What every rank's file of the job will hold."""
+        from spbench.worker.observer import Observer
+        from spbench.worker.rank_process import work
+
+        if self.is_first:
+            self._group.gather_text(job.model_dump_json(by_alias=True, exclude_defaults=True))
+        observer = Observer(group=self._group, fault=self._fault)
+        return self._group.gather_text(work(job, self._group, observer, folder))
 
     def close(self) -> None:
         """Tells the other ranks that there are no more jobs. All results are written by now: one
@@ -158,9 +193,7 @@ class JoinedLauncher:
             self._group.gather_text("")
             self._leave()
         except Exception as error:
-            gone = self._notices.gone([])
-            who = f"rank {gone[0]}" if gone else "a rank"
-            why = f"{who} ended before it was told to: {first_line(error)}"
+            why = f"a rank ended before it was told to: {first_line(error)}"
             click.echo(f"{why}; what was measured is kept", err=True)
 
     def _leave(self) -> None:
@@ -168,25 +201,53 @@ class JoinedLauncher:
             self._fault.strike(self._group.rank, "teardown")
         self._group.close()
 
-    def _broken(self, job: Job, folder: Path, mine: Sample | None) -> LaunchResult:
-        """Rank 0 gathers how all ranks failed; every other leaves a notice and ends."""
+    def _broken(self, folder: Path, mine: Sample | None) -> LaunchResult:
+        """Rank 0 gathers how the ranks failed; every other says how it did, and ends."""
         signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the row is to be written first
         self._lost = True
         if not self.is_first:
             if mine is not None:
                 click.echo(f"Error: rank {mine.rank}: {mine.status}: {mine.reason}", err=True)
-                if self._notices.leave(mine) and mine.status == "comm_error":
-                    time.sleep(OTHERS_NOTICE_S)
+                self._meeting.leave(mine)
+                if not is_cause(mine):
+                    time.sleep(ECHO_S)
             os._exit(SOME_FAILED)
-        left = [*([] if mine is None else [mine]), *self._notices.collect()]
-        failures = [sample for sample in left if sample.status != "interrupted"]
-        _write_samples(folder, {sample.rank: sample.model_dump_json() for sample in failures})
-        blame = self._notices.blame(mine, left, job.hang_s)
-        known: dict[str, Any] = {"rank": 0, "exitcode": 1, "hosts": self._hosts_by_rank()} | blame
-        return LaunchResult(ok=False, **known)
+        failures = [*([] if mine is None else [mine]), *self._meeting.failures()]
+        _write_samples(folder, {failed.rank: failed.model_dump_json() for failed in failures})
+        hosts = self._hosts_by_rank()
+        silent = sorted(set(range(len(self.hosts))) - {0} - {failed.rank for failed in failures})
+        if any(map(is_cause, failures)) or not silent:
+            return LaunchResult(ok=False, rank=0, exitcode=1, hosts=hosts)
+        names = listed([f"rank {rank} ({self.hosts[rank]})" for rank in silent])
+        why = f"{names} left no word: dead, hung or out of reach; what started the ranks says more"
+        return LaunchResult(ok=False, rank=silent[0], lost=True, why=why, hosts=hosts)
 
     def _hosts_by_rank(self) -> dict[int, str]:
         return dict(enumerate(self.hosts)) if len(set(self.hosts)) > 1 else {}
+
+
+def _join(job: Job, meeting: "Meeting", fault: "Fault | None") -> "Group":
+    """The process group. Raises Failure that names the rank that could not join it, or says how to
+    make the others reachable, within ``hang_s``."""
+    from spbench.worker.rank_process import connect, failure
+
+    def give_up() -> None:
+        click.echo(f"Error: {meeting.why_not_joined('it still waits')}", err=True)
+        os._exit(UNFIT)
+
+    watch = threading.Timer(job.hang_s + NCCL_S, give_up)
+    watch.daemon = True
+    watch.start()
+    try:
+        return connect(job, patience_s=job.hang_s)
+    except Exception as error:
+        mine = failure(error, meeting.rank, fault)
+        meeting.leave(mine)
+        if is_cause(mine):
+            raise
+        raise Failure(meeting.why_not_joined(mine.reason), UNFIT) from error
+    finally:
+        watch.cancel()
 
 
 def _write_samples(folder: Path, texts: Mapping[int, str]) -> None:

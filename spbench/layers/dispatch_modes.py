@@ -1,10 +1,10 @@
-"""What runs inside an operator that a package has added to torch, seen by a dispatch mode, too.
+"""Dispatch modes, which look on while operations run, inside what packages add to torch as well.
 
-A mode is handed the call of such an operator, and nothing that its kernel calls in turn: a gather
-in there would pass unseen. Here the kernel is called with the mode switched on again. By then
-autograd is over, and so is what an operator does to the versions of tensors that it changes, as
-they are for the mode itself; which kernel serves a device, and what torch checks of its result, is
-as without a mode.
+A mode is handed the call of an operator that a package has added, and nothing that its kernel calls
+in turn: a gather in there would pass unseen. Here the kernel is called with the mode switched on
+again. By then autograd is over, and so is what an operator does to the versions of tensors that it
+changes, as they are for the mode itself; which kernel serves a device, and what torch checks of its
+result, is as without a mode.
 
 A kernel that is compiled code is run like that, too, and shows what it calls by torch's
 dispatcher; what it does beside that nobody sees.
@@ -14,15 +14,13 @@ Private parts of torch (2.11 to 2.14), in no other file: ``OpOverload.redispatch
 change, tests/unit/layers/test_inside_operators.py finds it out.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
-from contextlib import AbstractContextManager, contextmanager
-from contextvars import ContextVar
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
 from functools import cache, reduce
 from operator import or_
 from typing import Any, final
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -35,9 +33,9 @@ KNOWN = {
     *("aten", "prim", "prims", "rngprims", "debugprims", "_native", "profiler", "streams"),
     *("inductor", "inductor_prims", "mkl", "mkldnn", "mkldnn_prepacked", "onednn", "sparse"),
     *("quantized", "_quantized", "quantization", "quantized_decomposed"),
-    *("spbench", *NAMESPACES),
+    *NAMESPACES,
 }
-"""Namespaces of operators that are torch's own or ours: it is known what they do inside."""
+"""Namespaces of operators that are torch's own: it is known what they do inside."""
 BELOW_MODES = torch._C._dispatch_keyset_full_after(torch._C.DispatchKey.Python)
 """What torch asks for a kernel once all dispatch modes have seen a call."""
 NO_KEYS = torch._C.DispatchKeySet(torch._C.DispatchKey.Undefined)
@@ -64,6 +62,7 @@ def call_inside(
 ) -> Any:
     """The result of an operator whose kernel runs in ``mode``. For ``__torch_dispatch__``."""
     tensors = _tensors(args, kwargs)
+    # The union of the tensors' sets: a key, as CUDA's or autograd's, stands for a kernel.
     keys = reduce(or_, (torch._C._dispatch_keys(x) for x in tensors), NO_KEYS)
     # Without a tensor torch picks the kernel by an argument that it alone knows how to read, and a
     # tensor of a class with a dispatch of its own holds no numbers that a kernel could read.
@@ -85,31 +84,14 @@ def _tensors(args: Sequence[Any], kwargs: Mapping[str, Any]) -> list[Tensor]:
     return [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
 
 
-# A dispatch mode that looks on while operations run, and kernels of tensors without data.
-#
-# On torch's device ``meta`` attention is one operation, or what a CPU computes, and a GPU's RMS
-# norm
-# is one: torch would always take them apart there, which no device does that has a kernel for them.
-
-aten = torch.ops.aten
-AS_ON: ContextVar[str] = ContextVar("AS_ON", default="cuda")
-"""The device whose operations a dry run goes through."""
-
-FUSES_NORMS: ContextVar[bool] = ContextVar("FUSES_NORMS", default=True)
-"""Whether an RMS norm is a GPU's one kernel there, as torch's is, or its single operations, as the
-one that engines for diffusion write for themselves."""
-
-
 OPERATIONS = {
     "_scaled_dot_product_cudnn_attention": "cudnn",
     "_scaled_dot_product_flash_attention": "flash",
     "_scaled_dot_product_flash_attention_for_cpu": "flash",
     "_scaled_dot_product_efficient_attention": "efficient",
     "_safe_softmax": "math",
-    "plain_attention": "math",
 }
-"""Names of kernels by the operations that they begin with; math consists of plain products, torch's
-or our own."""
+"""Names of kernels by the operations that they begin with; math consists of plain products."""
 
 
 class WatchingMode(TorchDispatchMode):
@@ -176,66 +158,4 @@ class KernelsSeen(WatchingMode):
     @property
     def names(self) -> list[str]:
         """The kernels, fastest first; empty where all attention is a strategy's own products."""
-        return list(dict.fromkeys(OPERATIONS[each] for each in OPERATIONS if each in self._seen))
-
-
-@contextmanager
-def norms_of_single_operations() -> Iterator[None]:
-    """Inside, dry runs take an RMS norm apart; outside it is one kernel again, also in a process
-    that goes on."""
-    before = FUSES_NORMS.set(False)
-    try:
-        yield
-    finally:
-        FUSES_NORMS.reset(before)
-
-
-def is_on_gpu(x: Tensor) -> bool:
-    """Whether a GPU holds ``x``, or would hold what stands for it in a dry run."""
-    return x.is_cuda or (x.is_meta and AS_ON.get() == "cuda")
-
-
-def rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float) -> Tensor:
-    """torch's; where a GPU would have a kernel for it, a layer norm's stands for that."""
-    stands = x.is_meta and is_on_gpu(x) and FUSES_NORMS.get()
-    return (F.layer_norm if stands else F.rms_norm)(x, [*shape], weight, eps=eps)
-
-
-def one_operation(
-    q: Tensor,
-    k: Tensor,
-    v: Tensor,
-    *,
-    enable_gqa: bool,
-    is_causal: bool = False,
-    attn_mask: Tensor | None = None,
-) -> Tensor:
-    """The operation that the device would run, in place of ``scaled_dot_product_attention``.
-
-    With a mask a GPU runs the memory-efficient one, which has the mask's gradient and takes no
-    groups. A CPU has no such operation: where that gradient is wanted, it does compute products.
-    """
-    assert attn_mask is None or not enable_gqa
-    flash = aten._scaled_dot_product_flash_attention_for_cpu
-    if attn_mask is None:
-        return flash(q, k, v, 0.0, is_causal)[0]
-    if AS_ON.get() == "cpu":
-        if attn_mask.requires_grad:
-            return _products(q, k, v, attn_mask)
-        return flash(q, k, v, 0.0, is_causal, attn_mask=attn_mask)[0]
-    bias = attn_mask.expand(*q.shape[:3], k.shape[2])
-    return aten._scaled_dot_product_efficient_attention(q, k, v, bias, True, 0.0, is_causal)[0]
-
-
-def _products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
-    """What torch computes on a CPU, in 32 bits at least. Under a dispatch mode torch itself would
-    not add the bias in place."""
-    dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
-    q, k, v = (x.to(wide) for x in (q, k, v))
-    scale = q.shape[-1] ** -0.25
-    q = aten.mul.Scalar(q, scale)
-    scores = q @ aten.mul.Scalar(k.transpose(-2, -1), scale)
-    scores += bias
-    scores = aten._safe_softmax(scores, -1)
-    _also_returned = scores.to(dtype)
-    return (scores @ v).to(dtype)
+        return list(dict.fromkeys(OPERATIONS[name] for name in OPERATIONS if name in self._seen))

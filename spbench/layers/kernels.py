@@ -1,12 +1,20 @@
-"""Kernels of attention that give the log-sum-exp of each row, and their backward from one given.
+"""Kernels of attention: which serves, what one call of it gets, what it gives beside its out.
 
-The kernel is the one that ``scaled_dot_product_attention`` would take; where it takes none, and on
-a CPU where keys are few, plain products do. Tensors are (b, Z, S, D), log-sum-exps (b, Z, S); k and
-v may have fewer heads.
+Kernels differ by up to three times: every strategy asks for the same ones in the same order
+(docs/decisions/0023). Rings need the log-sum-exp of each row of scores, and backwards of some of
+the keys: they call the kernel that ``scaled_dot_product_attention`` would take by its own name;
+where it takes none, plain products stand in.
+
+On torch's device ``meta`` attention is one operation, or what a CPU computes, and a GPU's RMS norm
+is one: torch would always take them apart there, which no device does that has a kernel for them.
+
+Tensors are (b, Z, S, D): folded batch, heads, positions, head size; log-sum-exps (b, Z, S). Keys
+and values may have fewer heads than queries: a divisor of their number.
 """
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any, NamedTuple, final
 
@@ -15,11 +23,120 @@ import torch.nn.functional as F
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from spbench.layers.dispatch_modes import one_operation
-from spbench.layers.in_place import Tensors, has_few_keys
 from spbench.workload.sharding import shard_sizes
 
 aten = torch.ops.aten
+Tensors = tuple[Tensor, ...]
+
+FASTEST_FIRST = [
+    SDPBackend.CUDNN_ATTENTION,
+    SDPBackend.FLASH_ATTENTION,
+    SDPBackend.EFFICIENT_ATTENTION,
+    SDPBackend.MATH,
+]
+"""Kernels of a GPU; the first that takes dtype, head size and mask serves all strategies."""
+HOPPER = (9, 0)
+
+AS_ON: ContextVar[str] = ContextVar("AS_ON", default="cuda")
+"""The device whose operations a dry run goes through."""
+FUSES_NORMS: ContextVar[bool] = ContextVar("FUSES_NORMS", default=True)
+"""Whether an RMS norm is a GPU's one kernel there, as torch's is, or its single operations, as the
+one that engines for diffusion write for themselves."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class KernelLimits:
+    """The most that one call of a kernel takes; kernels of a GPU fail beyond, or compute wrongly.
+
+    A CPU would need none, and keeps to the same, so that its gate proves what a GPU runs.
+    """
+
+    folded_batch: int = 65_535
+    """Flash and the memory-efficient kernel have the batch along y or z of CUDA's grid, where at
+    most 65,535 blocks fit."""
+    elements: int = 2**31 - 1
+    """Kernels count elements with signed integers of 32 bits."""
+    length_multiple: int = 128
+    """Flash's backward sums up the queries' gradient in a buffer of such lengths."""
+    head_multiple: int = 32
+    """Head sizes of that buffer are multiples of this."""
+
+
+LIMITS = KernelLimits()
+
+
+def fastest_kernels(device: torch.device) -> AbstractContextManager[None]:
+    """Inside, all attention of this process asks for the fastest kernel first.
+
+    cuDNN's is the fastest on an H200, and assumed so on newer GPUs; older ones keep flash.
+    """
+    if device.type != "cuda":
+        return nullcontext()
+    is_older = torch.cuda.get_device_capability(device) < HOPPER
+    order = FASTEST_FIRST[1:] if is_older else FASTEST_FIRST  # without cuDNN's on older ones
+    return sdpa_kernel(order, set_priority=True)
+
+
+def kernel(q: Tensor, k: Tensor, v: Tensor, *, limits: KernelLimits = LIMITS, **how: Any) -> Tensor:
+    """Attention, differentiable, by torch's ``scaled_dot_product_attention``.
+
+    Beyond ``limits`` the folded batch b goes in as few equal chunks as they allow, which are views;
+    only what comes out is copied.
+
+    Parameters
+    ----------
+    q : (b, Z, S, D)
+    k, v : (b, Zkv, K, D), with as many heads as q or a divisor of that
+    limits : the most that one call may get
+    how : ``is_causal``, or an ``attn_mask`` (1, Z, S, K) that is the same for the whole batch
+
+    Returns
+    -------
+    (b, Z, S, D), which lies in memory as (b, S, Z, D)
+    """
+    count = chunks(q, k, limits, masked="attn_mask" in how)
+    if count == 1:
+        return _call(q, k, v, **how)
+    parts = zip(*(x.split(list(shard_sizes(q.shape[0], count))) for x in (q, k, v)), strict=True)
+    # Joined in the layout that kernels write, (b, S, Z, D), as one call would leave it.
+    return torch.cat([_call(*part, **how).transpose(1, 2) for part in parts]).transpose(1, 2)
+
+
+def chunks(q: Tensor, k: Tensor, limits: KernelLimits, *, masked: bool) -> int:
+    """The smallest number of chunks of the folded batch that are within ``limits``."""
+    batch, heads, queries, head_dim = q.shape
+    rows, keys = (_round_up(n, limits.length_multiple) for n in (queries, k.shape[2]))
+    largest = heads * max(rows, keys) * _round_up(head_dim, limits.head_multiple)
+    if masked:  # whose gradient the memory-efficient kernel writes for each of the batch
+        largest = max(largest, heads * rows * keys)
+    # of one sample's largest tensor as many as 32 bits count, and no more than the grid has blocks
+    fitting = max(1, min(limits.folded_batch, limits.elements // max(1, largest)))
+    return max(1, _round_up(batch, fitting) // fitting)
+
+
+def _round_up(number: int, multiple: int) -> int:
+    # Floor division of the negated number rounds up: 130 to 256 for a multiple of 128.
+    return -(-number // multiple) * multiple
+
+
+def _call(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
+    group = q.shape[1] // k.shape[1]
+    # In 32 bits every kernel of a GPU that takes groups would hold all scores.
+    only_plain = q.is_cuda and q.dtype not in (torch.bfloat16, torch.float16)
+    if group > 1 and ("attn_mask" in how or only_plain):
+        k, v = _repeated(k, group), _repeated(v, group)
+        group = 1
+    attention = one_operation if q.is_meta else F.scaled_dot_product_attention
+    return attention(q, k, v, enable_gqa=group > 1, **how)
+
+
+def _repeated(keys: Tensor, group: int) -> Tensor:
+    """(b, Zkv, K, D) -> (b, Zkv group, K, D): each head as often as query heads attend to it."""
+    return keys[:, :, None].expand(-1, -1, group, -1, -1).flatten(1, 2)
+
+
+# Log-sum-exps, and backwards of some of the keys
 
 
 class LseKernel(NamedTuple):
@@ -31,20 +148,45 @@ class LseKernel(NamedTuple):
 
 
 def with_lse(q: Tensor, k: Tensor, v: Tensor, *, causal: bool) -> Tensors:
-    """Attention and its log-sum-exp; under a ``causal`` mask there are as many keys as queries."""
-    kernel, *many = _served(q, k, v, causal)
-    return kernel.forward(causal, q, *many)
+    """Attention and its log-sum-exp; under a ``causal`` mask there are as many keys as queries.
+
+    Parameters
+    ----------
+    q : (b, Z, S, D)
+    k, v : (b, Zkv, K, D), a block of the keys
+    causal : whether query i sees the keys 0 to i alone
+
+    Returns
+    -------
+    out (b, Z, S, D), and lse (b, Z, S) in float32 at least: log of the sum of exp(q k / sqrt D)
+    """
+    kernel, k, v = _served(q, k, v, causal)
+    return kernel.forward(causal, q, k, v)
 
 
 def gradients_of(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor, *, causal: bool
 ) -> Tensors:
-    """dQ, dK and dV of these keys, from the out and log-sum-exp of all keys."""
-    kernel, *many = _served(q, k, v, causal)
-    d_q, *d_keys = kernel.backward(causal, grad, q, *many, out, lse.contiguous())
-    if many[0].shape[1] > k.shape[1]:
-        by_group = (each.transpose(1, 2).unflatten(2, (k.shape[1], -1)) for each in d_keys)
-        d_keys = [each.sum(3).transpose(1, 2) for each in by_group]
+    """dQ, dK and dV of a block of keys, by the kernel that ``with_lse`` takes.
+
+    Parameters
+    ----------
+    grad, q, out : (b, Z, S, D); out is attention to *all* keys, and grad its gradient
+    k, v : (b, Zkv, K, D), the block's
+    lse : (b, Z, S), the log-sum-exp over all keys
+    causal : whether query i sees the keys 0 to i alone
+
+    Returns
+    -------
+    what the block adds to dQ (b, Z, S, D), and its dK and dV (b, Zkv, K, D)
+    """
+    kernel, many_k, many_v = _served(q, k, v, causal)
+    d_q, *d_keys = kernel.backward(causal, grad, q, many_k, many_v, out, lse.contiguous())
+    if many_k.shape[1] > k.shape[1]:
+        # A key head's gradient is the sum of those of its copies; summed as (b, K, Zkv, group, D),
+        # as kernels lay gradients out, so that dK and dV lie so too.
+        by_group = (d.transpose(1, 2).unflatten(2, (k.shape[1], -1)) for d in d_keys)
+        d_keys = [d.sum(3).transpose(1, 2) for d in by_group]
     return d_q, *d_keys
 
 
@@ -53,20 +195,19 @@ def _served(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> tuple[LseKernel, T
     kernel, group = _kernel(q, k, v, causal), q.shape[1] // k.shape[1]
     if group == 1 or kernel.takes_groups:
         return kernel, k, v
-    k, v = (x[:, :, None].expand(-1, -1, group, -1, -1).flatten(1, 2) for x in (k, v))
+    k, v = _repeated(k, group), _repeated(v, group)
     return _kernel(q, k, v, causal), k, v
 
 
 @torch.enable_grad()
 def _kernel(q: Tensor, k: Tensor, v: Tensor, causal: bool) -> LseKernel:
-    if has_few_keys(q, k, causal):
-        return PLAIN
     if q.is_meta:
-        return KERNELS[SDPBackend.FLASH_ATTENTION]  # one operation, as in watching.py
+        return KERNELS[SDPBackend.FLASH_ATTENTION]  # one operation, as ``one_operation`` is
     if q.is_cuda and q.shape[-1] % 8:
         return PLAIN  # scaled_dot_product_attention would pad
     how = {"is_causal": causal, "enable_gqa": q.shape[1] != k.shape[1]}
-    chosen = aten._fused_sdp_choice(q.detach().requires_grad_(), k, v, **how)  # with a backward
+    # torch's own choice among kernels that have a backward: so q is one that wants a gradient.
+    chosen = aten._fused_sdp_choice(q.detach().requires_grad_(), k, v, **how)
     return KERNELS.get(SDPBackend(chosen), PLAIN)
 
 
@@ -112,8 +253,54 @@ def _seeds(q: Tensor) -> Tensors:
     return q.new_empty((2, 2), dtype=torch.int64).unbind()  # of dropout, which is 0
 
 
-own = torch.ops.spbench
-PLAIN = LseKernel(own.plain_attention, own.plain_attention_backward, takes_groups=False)
+def plain_attention(causal: bool, q: Tensor, k: Tensor, v: Tensor) -> Tensors:
+    """Out (b, Z, S, D), in the memory order of q as a kernel's, and log-sum-exps (b, Z, S).
+
+    In float32 at least, with keys before queries, (b, Z, K, S): softmax along dim 2.
+    """
+    scores = _scores(causal, q, k)
+    # lse = m + log sum exp(score - m), m the largest: no exponential exceeds 1.
+    most = scores.amax(-2, keepdim=True)
+    weights = scores.sub_(most).exp_()
+    total = weights.sum(-2, keepdim=True)
+    out = weights.div_(total).mT @ v.to(weights.dtype)
+    return torch.empty_like(q).copy_(out), most.add_(total.log_()).squeeze(-2)
+
+
+def plain_gradients(
+    causal: bool, grad: Tensor, q: Tensor, k: Tensor, v: Tensor, out: Tensor, lse: Tensor
+) -> Tensors:
+    """dQ, dK and dV as a kernel's, without gaps as (b, S, Z, D), from the out and lse of all keys.
+
+    With P = exp(Q K^T / sqrt D - lse), the weights, and O the out (Dao et al., FlashAttention,
+    2022, appendix B.2):
+
+        dV = P^T dO                  dS = P * (dO V^T - rowsum(dO * O))
+        dQ = dS K / sqrt D           dK = dS^T Q / sqrt D
+    """
+    dtype = grad.dtype
+    grad, q, k, v, out = (x.to(lse.dtype) for x in (grad, q, k, v, out))
+    of_rows = (grad * out).sum(-1)  # rowsum(dO * O), (b, Z, S)
+    grad, q, k = (x.contiguous() for x in (grad, q, k))  # each is in two products
+    # All transposed, keys before queries, (b, Z, K, S).
+    weights = _scores(causal, q, k).sub_(lse[:, :, None]).exp_()
+    d_scores = (v @ grad.mT).sub_(of_rows[:, :, None]).mul_(weights).mul_(q.shape[-1] ** -0.5)
+    products = ((d_scores.mT, k), (d_scores, q), (weights, grad))
+    return tuple(
+        (x @ y).transpose(1, 2).contiguous().transpose(1, 2).to(dtype) for x, y in products
+    )
+
+
+def _scores(causal: bool, q: Tensor, k: Tensor) -> Tensor:
+    """K Q^T / sqrt D, (b, Z, K, S), minus infinity where a key comes after the query."""
+    q, k = (x.to(torch.promote_types(x.dtype, torch.float32)) for x in (q, k))
+    scores = (k @ q.mT).mul_(q.shape[-1] ** -0.5)
+    if causal:  # below the diagonal of (K, S) the key's position is the larger one
+        scores.masked_fill_(torch.ones_like(scores, dtype=torch.bool).tril(-1), -torch.inf)
+    return scores
+
+
+PLAIN = LseKernel(plain_attention, plain_gradients, takes_groups=False)
 KERNELS = {
     SDPBackend.CUDNN_ATTENTION: LseKernel(_cudnn, _cudnn_backward, takes_groups=True),
     SDPBackend.FLASH_ATTENTION: LseKernel(_flash, _flash_backward, takes_groups=True),
@@ -121,107 +308,66 @@ KERNELS = {
 }
 
 
-# Which kernel serves attention, and what is handed to it in one call.
-#
-# Kernels differ by up to three times: every strategy asks for the same ones in the same order
-# (docs/decisions/0023). Tensors are (b, Z, S, D): folded batch, heads, positions, head size.
-
-FASTEST_FIRST = [
-    SDPBackend.CUDNN_ATTENTION,
-    SDPBackend.FLASH_ATTENTION,
-    SDPBackend.EFFICIENT_ATTENTION,
-    SDPBackend.MATH,
-]
-"""Kernels of a GPU; the first that takes dtype, head size and mask serves all strategies."""
-HOPPER = (9, 0)
+# What stands for kernels on tensors without data
 
 
-@final
-@dataclass(frozen=True, kw_only=True)
-class KernelLimits:
-    """The most that one call of a kernel takes; kernels of a GPU fail beyond, or compute wrongly.
+@contextmanager
+def norms_of_single_operations() -> Iterator[None]:
+    """Inside, dry runs take an RMS norm apart; outside it is one kernel again, also in a process
+    that goes on."""
+    before = FUSES_NORMS.set(False)
+    try:
+        yield
+    finally:
+        FUSES_NORMS.reset(before)
 
-    A CPU would need none, and keeps to the same, so that its gate proves what a GPU runs.
+
+def is_on_gpu(x: Tensor) -> bool:
+    """Whether a GPU holds ``x``, or would hold what stands for it in a dry run."""
+    return x.is_cuda or (x.is_meta and AS_ON.get() == "cuda")
+
+
+def rms_norm(x: Tensor, shape: Sequence[int], weight: Tensor | None, eps: float) -> Tensor:
+    """torch's; where a GPU would have a kernel for it, a layer norm's stands for that."""
+    stands = x.is_meta and is_on_gpu(x) and FUSES_NORMS.get()
+    return (F.layer_norm if stands else F.rms_norm)(x, [*shape], weight, eps=eps)
+
+
+def one_operation(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    *,
+    enable_gqa: bool,
+    is_causal: bool = False,
+    attn_mask: Tensor | None = None,
+) -> Tensor:
+    """The operation that the device would run, in place of ``scaled_dot_product_attention``.
+
+    With a mask a GPU runs the memory-efficient one, which has the mask's gradient and takes no
+    groups. A CPU has no such operation: where that gradient is wanted, it does compute products.
     """
-
-    folded_batch: int = 65_535
-    """Flash and the memory-efficient kernel have the batch along y or z of CUDA's grid, where at
-    most 65,535 blocks fit."""
-    elements: int = 2**31 - 1
-    """Kernels count elements with signed integers of 32 bits."""
-    length_multiple: int = 128
-    """Flash's backward sums up the queries' gradient in a buffer of such lengths."""
-    head_multiple: int = 32
-    """Head sizes of that buffer are multiples of this."""
-
-
-LIMITS = KernelLimits()
+    assert attn_mask is None or not enable_gqa
+    flash = aten._scaled_dot_product_flash_attention_for_cpu
+    if attn_mask is None:
+        return flash(q, k, v, 0.0, is_causal)[0]
+    if AS_ON.get() == "cpu":
+        if attn_mask.requires_grad:
+            return _products(q, k, v, attn_mask)
+        return flash(q, k, v, 0.0, is_causal, attn_mask=attn_mask)[0]
+    bias = attn_mask.expand(*q.shape[:3], k.shape[2])
+    return aten._scaled_dot_product_efficient_attention(q, k, v, bias, True, 0.0, is_causal)[0]
 
 
-def fastest_kernels(device: torch.device) -> AbstractContextManager[None]:
-    """Inside, all attention of this process asks for the fastest kernel first.
-
-    cuDNN's is the fastest on an H200, and assumed so on newer GPUs; older ones keep flash.
-    """
-    if device.type != "cuda":
-        return nullcontext()
-    older = torch.cuda.get_device_capability(device) < HOPPER
-    return sdpa_kernel(FASTEST_FIRST[older:], set_priority=True)
-
-
-def kernel(q: Tensor, k: Tensor, v: Tensor, *, limits: KernelLimits = LIMITS, **how: Any) -> Tensor:
-    """Attention of (b, Z, S, D), with as many heads of k and v as of q, or a divisor of that.
-
-    Beyond ``limits`` the folded batch b goes in as few equal chunks as they allow, which are views;
-    only what comes out is copied. An ``attn_mask`` is the same for the whole batch.
-    """
-    count = chunks(q, k, limits, masked="attn_mask" in how)
-    if count == 1:
-        return _call(q, k, v, **how)
-    parts = zip(*(x.split(list(shard_sizes(q.shape[0], count))) for x in (q, k, v)), strict=True)
-    # Joined in the layout that kernels write, (b, S, Z, D), as one call would leave it.
-    return torch.cat([_call(*part, **how).transpose(1, 2) for part in parts]).transpose(1, 2)
-
-
-def chunks(q: Tensor, k: Tensor, limits: KernelLimits, *, masked: bool) -> int:
-    """The smallest number of chunks of the folded batch that are within ``limits``."""
-    batch, heads, queries, head_dim = q.shape
-    rows, keys = (_round_up(n, limits.length_multiple) for n in (queries, k.shape[2]))
-    largest = heads * max(rows, keys) * _round_up(head_dim, limits.head_multiple)
-    if masked:  # whose gradient the memory-efficient kernel writes for each of the batch
-        largest = max(largest, heads * rows * keys)
-    fitting = max(1, min(limits.folded_batch, limits.elements // max(1, largest)))
-    return max(1, -(-batch // fitting))
-
-
-def _round_up(number: int, multiple: int) -> int:
-    return -(-number // multiple) * multiple
-
-
-def _call(q: Tensor, k: Tensor, v: Tensor, **how: Any) -> Tensor:
-    if "attn_mask" not in how and has_few_keys(q, k, how.get("is_causal", False)):
-        return AttentionToFewKeys.apply(q, k, v)
-    group = q.shape[1] // k.shape[1]
-    # In 32 bits every kernel of a GPU that takes groups would hold all scores.
-    only_plain = q.is_cuda and q.dtype not in (torch.bfloat16, torch.float16)
-    if group > 1 and ("attn_mask" in how or only_plain):
-        k, v = (x[:, :, None].expand(-1, -1, group, -1, -1).flatten(1, 2) for x in (k, v))
-        group = 1
-    attention = one_operation if q.is_meta else F.scaled_dot_product_attention
-    return attention(q, k, v, enable_gqa=group > 1, **how)
-
-
-@final
-class AttentionToFewKeys(torch.autograd.Function):
-    """Attention by plain products, whose weights backward computes anew, as a kernel does."""
-
-    @staticmethod
-    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor) -> Tensor:
-        out, lse = with_lse(q, k, v, causal=False)
-        ctx.save_for_backward(q, k, v, out, lse)
-        return out
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> Tensors:
-        return gradients_of(grad, *ctx.saved_tensors, causal=False)
+def _products(q: Tensor, k: Tensor, v: Tensor, bias: Tensor) -> Tensor:
+    """What torch computes on a CPU, in 32 bits at least. Under a dispatch mode torch itself would
+    not add the bias in place."""
+    dtype, wide = q.dtype, torch.promote_types(q.dtype, torch.float32)
+    q, k, v = (x.to(wide) for x in (q, k, v))
+    scale = q.shape[-1] ** -0.25
+    q = aten.mul.Scalar(q, scale)
+    scores = q @ aten.mul.Scalar(k.transpose(-2, -1), scale)
+    scores += bias
+    scores = aten._safe_softmax(scores, -1)
+    _also_returned = scores.to(dtype)
+    return (scores @ v).to(dtype)

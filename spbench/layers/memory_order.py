@@ -13,7 +13,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from spbench.comm.packing import in_words, memory_order, undone
-from spbench.layers.dispatch_modes import is_on_gpu
+from spbench.layers.kernels import is_on_gpu
 
 
 def in_memory_order(function: Callable[[Tensor], Tensor], x: Tensor, features: int = 1) -> Tensor:

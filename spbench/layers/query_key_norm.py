@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
-from spbench.layers.dispatch_modes import rms_norm
+from spbench.layers.kernels import rms_norm
 from spbench.layers.linear import (
     LinearSpec,
     Stretch,

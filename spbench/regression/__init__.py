@@ -1,1 +1,1 @@
-"""Base against head: measured in turn or against a baseline, a verdict, an exit code."""
+"""Base against head: launched alternately, or head against a baseline, a verdict, an exit code."""

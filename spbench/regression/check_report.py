@@ -15,7 +15,7 @@ from spbench.analysis.verdict import Graded, Judgement
 from spbench.errors import CANNOT_JUDGE, DONE, REGRESSION, UNFIT, Failure, writing
 from spbench.regression.base_and_head import Checked
 from spbench.report import tables
-from spbench.report.run_table import acceptance_sentences, explained, headline, show_findings
+from spbench.report.run_table import explained, headline, show_findings
 from spbench.text import counted
 
 Export = Callable[[Checked, str, str], str]
@@ -32,7 +32,7 @@ def report(
         click.echo(json.dumps(_as_data(judgement, summary, code), indent=2))
     else:
         show_findings(judgement.findings, against, "now")
-        tables.say(tables.console(), *acceptance_sentences(judgement), summary)
+        tables.say(tables.console(), summary)
     for file, export in exports.items():
         with writing(file):
             file.write_text(export(checked, against, summary), encoding="utf-8")
@@ -55,12 +55,10 @@ def check_writable(file: Path) -> None:
 
 def _as_data(judgement: Judgement, summary: str, code: int) -> dict[str, object]:
     findings = [
-        asdict(graded.finding)
-        | {"ratio": graded.finding.ratio, "outcome": graded.grade, "note": graded.note}
+        asdict(graded.finding) | {"ratio": graded.finding.ratio, "outcome": graded.grade}
         for graded in judgement.graded
     ]
-    remarks = [*judgement.remarks]
-    return {"summary": summary, "exit_code": code, "findings": findings, "remarks": remarks}
+    return {"summary": summary, "exit_code": code, "findings": findings}
 
 
 def junit(checked: Checked, against: str, headline: str, *, strict: bool) -> str:
@@ -90,16 +88,13 @@ def _test(graded: Graded) -> tuple[str, str, str, str]:
     finding = graded.finding
     title = f"{finding.strategy} on {counted(finding.ranks, 'rank')}, {finding.what}"
     why = explained(finding) or f"{finding.what} {finding.verdict}"
-    why += f"; accepted: {graded.note}" if graded.grade == "accepted" else ""
     return finding.panel, title, _kind(graded), why
 
 
 def _kind(graded: Graded) -> str:
-    """What is inconclusive or accepted is skipped; what cannot be compared is an error."""
+    """What is inconclusive is skipped; what cannot be compared is an error."""
     if graded.grade in ("pass", "fail"):
         return "failure" if graded.grade == "fail" else ""
-    if graded.grade == "accepted":
-        return "skipped"
     return "error" if graded.finding.verdict in ("missing", "not comparable") else "skipped"
 
 

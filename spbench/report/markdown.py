@@ -13,13 +13,7 @@ from spbench.analysis.findings import METRICS, Finding, Margins, Metric
 from spbench.analysis.verdict import ORDER, UNCHANGED, CaseChange, Judgement, case_changes
 from spbench.report import units
 from spbench.report.fit_width import Grid, by_panel
-from spbench.report.run_table import (
-    acceptance_sentences,
-    change_in_words,
-    listed_changes,
-    sentences,
-    share_notes,
-)
+from spbench.report.run_table import change_in_words, listed_changes, sentences, share_notes
 from spbench.report.strategy_table import (
     COLUMNS,
     OF_STEPS,
@@ -105,8 +99,6 @@ def tables_by_panel(grid: Grid, panels: Sequence[str]) -> list[list[str]]:
 def _cells(change: CaseChange) -> list[str]:
     known, status = change.findings, change.any
     result = f"**{change.verdict}**" if "fail" in change.grades else change.verdict
-    if "accepted" in change.grades:
-        result += ", accepted"
     time = known.get("time")
     return [
         status.strategy,
@@ -178,13 +170,12 @@ def block_of_changes(
     base_name, head_name = f"base: {base.run}", f"head: {head.run}"
     if base.run == head.run:  # a check has measured both in one
         base_name, head_name = "base", "head"
-    left, known = _not_judged(case_changes(judgement), metrics), acceptance_sentences(judgement)
+    left = _not_judged(case_changes(judgement), metrics)
     return document(
         [
             [f"### {escaped(title)}"],
             warning(_environment_sentences(judgement, base, head)),
             *changes_part(judgement),
-            ["**Accepted**", "", *bullets(known)] if known else [],
             _origins({base_name: base, head_name: head}),
             [LEGEND.format(time=percent(margins.time), memory=percent(margins.memory)) + FIGURES],
             ["**Not judged**", "", *bullets(left)] if left else [],

@@ -147,22 +147,7 @@ def headline(judgement: Judgement, *, strict: bool = False) -> str:
         return f"cannot judge: {times}"
     bare = len(cases - {one.case for one in judgement.findings if one.metric != "status"})
     lacking = f", {bare} of them without figures on both sides" if bare else ""
-    accepted = len({one.case for one in judgement.of("accepted")})
-    known = f", {accepted} with a change that is accepted" if accepted else ""
-    return f"passed: {counted(len(cases), 'case')}{known}{lacking}{f', {times}' if open_ else ''}"
-
-
-def acceptance_sentences(judgement: Judgement) -> list[str]:
-    """What is accepted and why, what is worse than was accepted, and what no longer applies."""
-    return [
-        *(
-            f"{_case(each.finding)} ({_what_changed(each.finding)}): "
-            + (f"accepted: {each.note}" if each.grade == "accepted" else each.note)
-            for each in judgement.graded
-            if each.note
-        ),
-        *judgement.remarks,
-    ]
+    return f"passed: {counted(len(cases), 'case')}{lacking}{f', {times}' if open_ else ''}"
 
 
 def listed_changes(findings: Sequence[Finding]) -> str:
@@ -215,7 +200,7 @@ SPARE = ("runs", "95 %", "sent MiB", "peak MiB", "launches", "since (UTC)")
 """Columns that are left out, in this order, where not all fit."""
 DRIFT = (
     "Runs of different hours may differ by the machine's drift alone: confirm a first bad commit "
-    "with 'spbench check --base-ref', which measures both in turn."
+    "with 'spbench check --base-ref', which launches both alternately."
 )
 
 

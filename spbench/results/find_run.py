@@ -132,13 +132,6 @@ def reference_of(run: Path, frame: pandas.DataFrame) -> str | None:
     return name if (frame["strategy"] == name).any() else None
 
 
-def samples_of_turns(run: Path, frame: pandas.DataFrame) -> pandas.DataFrame:
-    """Iterations of the cases that took turns with another run's; the others are not read."""
-    from spbench.results.samples import read_samples
-
-    return read_samples(run, set(frame.loc[frame["turns"].fillna(0) > 0, "case"]))
-
-
 def read_latest(run: Path) -> pandas.DataFrame:
     """The latest row of each launch; says on stderr what could not be read, and why. Raises Failure
     where the user has named a file that cannot be read."""

@@ -21,9 +21,8 @@ from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives, Pending
 from spbench.layers.attention import Scores, attend_projected, projected_traffic
-from spbench.layers.in_place import softmax_backward_
 from spbench.layers.memory_order import put_outermost
-from spbench.layers.rsa_rows import Rows
+from spbench.layers.rsa_rows import Rows, softmax_backward_
 from spbench.strategies.fixed_axis import FixedAxis
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard

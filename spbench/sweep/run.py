@@ -288,7 +288,7 @@ class Sweep:
         job = job_of(cell.case, own, least_capability(self.gpus))
         launched_s, start_s = time.time(), time.monotonic()
         launched = self.launcher.run(job, folder)
-        launch_s = time.monotonic() - start_s - launched.waited_s
+        launch_s = time.monotonic() - start_s
         samples = read_samples(job, folder)
         phases_s = seconds_by_phase(samples, launched_s, launch_s)
         status, reason = status_and_cause(launched, samples, job)
@@ -305,7 +305,6 @@ class Sweep:
         columns = columns_of(cell.case, launched, samples, status, peak_tflops)
         columns |= {"status": status, "reason": reason, "launch_s": launch_s}
         columns |= agreement.columns if agreement is not None else {}
-        columns["turns"] = launched.turns or None
         if status != "ok" and not launched.group_lost:
             columns["log"] = self._log(folder, rank_to_blame(launched, samples))
         kept = samples if status == "ok" else []

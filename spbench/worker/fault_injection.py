@@ -10,7 +10,6 @@ Faults prove that spbench notices what it promises to notice. One that is not va
 that is timed, would prove nothing, unnoticed: it is refused before anything starts, without torch.
 """
 
-import ctypes
 import os
 import re
 import signal
@@ -24,10 +23,9 @@ from spbench.workload.case import Case, Cell
 
 VARIABLE = "SPBENCH_FAULT"
 SLOW = "slow"
-WRONG = ("corrupt", "nan")
-"""Kinds that make numbers wrong: only in step 0, which is compared with one device."""
-KINDS = (SLOW, "oom", "raise", "exit", "kill", "abort", "segv", "hang", "deaf", "mismatch", *WRONG)
-"""deaf hangs and ignores SIGTERM; mismatch calls a collective that the others do not."""
+CORRUPT = "corrupt"
+"""Makes numbers wrong: only in step 0, which is compared with one device."""
+KINDS = (SLOW, "oom", "raise", "exit", "kill", "hang", CORRUPT)
 WORKS = f"{VARIABLE}=slow@rank1:5% or kill@rank1:step3"
 EXIT_CODE = 7
 PLANTED = "planted by " + VARIABLE
@@ -64,10 +62,8 @@ class Fault:
             return cls(text=text, kind=kind, rank=int(rank), share=float(percent[1]) / 100)
         if not re.fullmatch(r"init|teardown|step\d{1,9}", what, re.ASCII):
             raise _bad(text, f"says {what!r}, which is neither init, teardown nor stepS")
-        if kind in WRONG and what != "step0":
+        if kind == CORRUPT and what != "step0":
             raise _bad(text, f"says {what!r}, but numbers are compared in step0 alone")
-        if kind == "mismatch" and not what.startswith("step"):
-            raise _bad(text, f"says {what!r}, but collectives are called in steps alone")
         return cls(text=text, kind=kind, rank=int(rank), place=what)
 
     @classmethod
@@ -80,13 +76,11 @@ class Fault:
     def environment(self) -> dict[str, str]:
         return {VARIABLE: self.text}
 
-    def strike(self, rank: int, place: str, extra: Callable[[], object] = lambda: None) -> None:
-        """Does what is planted in this rank and place. ``extra``: a collective of its own."""
+    def strike(self, rank: int, place: str) -> None:
+        """Does what is planted in this rank and place."""
         if (rank, place) != (self.rank, self.place):
             return
         match self.kind:
-            case "mismatch":
-                extra()
             case "oom":
                 import torch
 
@@ -98,21 +92,15 @@ class Fault:
                 os._exit(EXIT_CODE)
             case "kill":
                 os.kill(os.getpid(), signal.SIGKILL)
-            case "abort":
-                os.abort()
-            case "segv":
-                ctypes.string_at(0)
-            case "hang" | "deaf":
-                if self.kind == "deaf":
-                    signal.signal(signal.SIGTERM, signal.SIG_IGN)
+            case "hang":
                 while True:
                     time.sleep(60)
 
     def tampered(self, rank: int, output: Numbers) -> Numbers:
-        """The rank's output of the compared step: a tensor, or whatever can be multiplied."""
-        if rank != self.rank or self.kind not in WRONG:
+        """The rank's output of the compared step: a tensor, or whatever can be doubled."""
+        if rank != self.rank or self.kind != CORRUPT:
             return output
-        return output * (float("nan") if self.kind == "nan" else 2.0)  # type: ignore[operator,return-value]
+        return output * 2.0  # type: ignore[operator,return-value]
 
     def slowed(
         self,

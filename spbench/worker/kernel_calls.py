@@ -95,8 +95,7 @@ MOST_COPIES = 32
 def repeated_call(kernel: TimedKernel, device: torch.device) -> Callable[[], object]:
     """The call of ``kernel.op``. Raises AttributeError where torch has none."""
     name, _, overload = kernel.op.partition(".")
-    library = torch.ops.spbench if name.startswith("plain_attention") else torch.ops.aten
-    operation = getattr(getattr(library, name), overload)
+    operation = getattr(getattr(torch.ops.aten, name), overload)
     first = _made(kernel.given, device)
     own = torch.cuda.get_device_properties(device).L2_cache_size if device.type == "cuda" else 0
     held = _bytes(first)

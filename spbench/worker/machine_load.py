@@ -14,8 +14,6 @@ import os
 import socket
 import statistics
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, final
 
@@ -107,16 +105,6 @@ class Machine:
         self._retries_seen, self._retries = alloc_retries(self.device), 0
         group.barrier()
         self._before = _times()
-
-    @contextmanager
-    def elsewhere(self) -> Iterator[None]:
-        """The time inside is another launch's turn, and is left out of the conditions."""
-        self.group.barrier()
-        before = _times()
-        yield
-        self.group.barrier()
-        passed = _passed(before)
-        self._before = {name: at + passed.get(name, 0.0) for name, at in self._before.items()}
 
     def look(self, is_silent: bool = False) -> None:
         """Right after each block, timed or silent, off the clock."""

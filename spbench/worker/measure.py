@@ -4,7 +4,6 @@ Instruments never share a pass with the clock. A silent pass that runs out of me
 time of computation blank, and fails nothing.
 """
 
-import math
 import statistics
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -25,7 +24,6 @@ from spbench.worker.silent_pass import SilentPass
 from spbench.worker.step import Step, state_bytes, state_tensors
 from spbench.worker.step_proof import Expected, StepProof
 from spbench.worker.timer import WINDOW, Stopwatch
-from spbench.worker.turn_client import TURN_S, TurnClient
 from spbench.workload.case import Case, MeasurementBudget
 from spbench.workload.traffic import by_axis, by_call, by_op, by_phase
 
@@ -86,12 +84,11 @@ def _time(
             silent.prove()
 
     with observer.phase("timed and silent"):
-        timed = TimedPass(step, watch, Machine(group), proof, observer.turns)
+        timed = TimedPass(step, watch, Machine(group), proof)
         look = partial(timed.machine.look, is_silent=True)
         also = partial(silent.time, look=look) if both else None
         typical_ms = statistics.median(warmup[-WINDOW:])
-        block_s = math.inf if observer.turns is None else TURN_S
-        times = sample(timed.time, also, group.largest, budget, typical_ms, block_s)
+        times = sample(timed.time, also, group.largest, budget, typical_ms)
         conditions = timed.machine.seen()
         if both:
             silent.prove()
@@ -117,16 +114,11 @@ class TimedPass:
     watch: Stopwatch
     machine: Machine
     proof: StepProof
-    turns: TurnClient | None
-    """Where another launch takes turns with this one."""
     issue_ms: list[float] = field(default_factory=list)
     """Milliseconds until the call of each step returned."""
 
     def time(self, steps: int) -> list[float]:
         """Takes steps against the clock; returns this rank's milliseconds of each."""
-        if self.turns is not None:
-            with self.machine.elsewhere():
-                self.turns.take()
         self.proof.begin()
         times, issued = self.watch.time(self.one_step, steps)
         self.machine.look()

@@ -14,7 +14,6 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
 from typing import final
 
 import torch
@@ -23,7 +22,6 @@ from torch import Tensor
 from spbench.comm.group import Group
 from spbench.results.heartbeat import Heartbeat
 from spbench.worker.fault_injection import Fault
-from spbench.worker.turn_client import TurnClient
 
 
 @final
@@ -58,14 +56,13 @@ class PhaseTimes:
 @final
 @dataclass(frozen=True, kw_only=True)
 class Observer:
-    """A rank's instruments, what is planted in it, and its turns with another launch."""
+    """A rank's instruments, and what is planted in it."""
 
     heartbeat: Heartbeat = field(default_factory=Heartbeat)
     times: PhaseTimes = field(default_factory=PhaseTimes)
     group: Group | None = None
     """The ranks among which a planted fault strikes; None: nowhere."""
     fault: Fault | None = None
-    turns: TurnClient | None = None
 
     @contextmanager
     def phase(self, name: str) -> Iterator[None]:
@@ -77,8 +74,7 @@ class Observer:
         """A step begins."""
         self.heartbeat.step()
         if self.fault is not None and self.group is not None:
-            one_too_many = partial(self.group.gather_text, "")
-            self.fault.strike(self.group.rank, f"step{self.heartbeat.steps - 1}", one_too_many)
+            self.fault.strike(self.group.rank, f"step{self.heartbeat.steps - 1}")
 
     def output(self, output: Tensor) -> Tensor:
         """The gate's output as this rank hands it out."""

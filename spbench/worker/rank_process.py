@@ -40,7 +40,6 @@ from spbench.worker.memory import is_out_of_host_memory, is_out_of_memory, keep_
 from spbench.worker.observer import Observer
 from spbench.worker.parent_death import die_with_parent
 from spbench.worker.run_case import run_case, verify_all
-from spbench.worker.turn_client import TurnClient
 from spbench.workload.case import Job
 
 MEETING = "SPBENCH_MEETING"
@@ -71,10 +70,7 @@ def run_job(folder: Path) -> None:
         if (path := os.environ.get(MEETING)) is not None:
             meeting = MeetingFile(path=Path(path), rank=rank, ranks=job.processes)
         group = connect(job, heartbeat, meeting=meeting)
-        turns = TurnClient.of(os.environ, job.processes, heartbeat.working)
-        if any(group.largest([float(turns is None)])):
-            turns = None  # all ranks take turns, or none does
-        observer = Observer(heartbeat=heartbeat, group=group, fault=fault, turns=turns)
+        observer = Observer(heartbeat=heartbeat, group=group, fault=fault)
         write_atomically(sample_path(folder, rank), work(job, group, observer, folder))
         heartbeat.phase("leaving")
         if fault is not None:

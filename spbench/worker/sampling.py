@@ -49,12 +49,9 @@ def sample(
     largest: Callable[[Sequence[float]], list[float]],
     budget: MeasurementBudget,
     typical_ms: float,
-    block_s: float = math.inf,
 ) -> Sampled:
-    """Blocks until ``stop``. ``largest``: element by element over the ranks; all must call.
-    ``block_s``: seconds that a block of more than one step is not to exceed."""
-    fitting = max(1.0, block_s * 1e3 / max(typical_ms, 1e-6))
-    block = int(min(-(-planned(typical_ms, budget) // BLOCKS), fitting))
+    """Blocks until ``stop``. ``largest``: element by element over the ranks; all must call."""
+    block = -(-planned(typical_ms, budget) // BLOCKS)  # rounded up
     timed_ms: list[float] = []
     silent_ms: list[float] = []
     slowest: list[float] = []

@@ -306,10 +306,13 @@ def test_a_check_that_passes() -> None:
 
 
 def test_a_check_that_fails_on_time() -> None:
-    """Exit 4, and the output names the strategy."""
+    """Exit 4, and the output names the strategy; the command that it ends with makes it pass."""
     done = checked(side("b", 1.1), side("b", strategy="rsa"))
     assert done.exit_code == REGRESSION
     assert done.stdout.splitlines()[-1] == "failed: dsp on 2 ranks (time +10.0 %)"
+    _, _, advice = done.stderr.splitlines()[-1].partition("make it the baseline: spbench ")
+    assert spbench(*advice.split()).exit_code == DONE
+    assert spbench("check", "--baseline", "main", "after").exit_code == DONE
 
 
 def test_a_check_that_fails_on_bytes() -> None:

@@ -143,7 +143,6 @@ FLAGS = {
     ],
     "baseline": [],
     "check": [
-        "--accept",
         "--base-ref",
         "--baseline",
         "--baselines",

@@ -159,26 +159,18 @@ def run(**_):
     time.sleep(20)
 
 entry.cli.main = run
-entry.main(most_put_off=int(sys.argv[2]))
+entry.main()
 """
 TORCH = """
-import os, signal, sys, time
-for _ in range(2):
-    os.kill(os.getpid(), signal.SIGINT)
-    time.sleep(float(sys.argv[3]))
-print("imported")
+import os, signal, time
+os.kill(os.getpid(), signal.SIGINT)
+time.sleep(20)
 """
 
 
-@pytest.mark.parametrize(
-    ("most_put_off", "pause_s", "out"), [(1000, 0.2, "imported\n"), (3, 20, "")]
-)
-def test_an_interrupt_waits_for_the_import_of_torch(
-    tmp_path: Path, most_put_off: int, pause_s: float, out: str
-) -> None:
-    """An exception in it can make C++ abort the process. Several count once, after the import; if
-    that takes too long, during it."""
+def test_an_interrupt_of_the_import_of_torch(tmp_path: Path) -> None:
+    """It ends the command at once: an exception in it can make C++ abort the process."""
     (tmp_path / "torch.py").write_text(TORCH)
-    words = [sys.executable, "-c", IMPORTING, str(tmp_path), str(most_put_off), str(pause_s)]
+    words = [sys.executable, "-c", IMPORTING, str(tmp_path)]
     done = subprocess.run(words, capture_output=True, text=True, timeout=15, check=False)
-    assert (done.returncode, done.stdout, done.stderr) == (130, out, "Interrupted.\n")
+    assert (done.returncode, done.stdout, done.stderr) == (130, "", "Interrupted.\n")

@@ -65,7 +65,7 @@ def test_stdout_is_kept_for_results() -> None:
     """NCCL says its version on file descriptor 1, and what is read there is to be JSON."""
     program = """if True:
         import os
-        from spbench.launch.joining import keep_stdout
+        from spbench.launch.torchrun import keep_stdout
         print("before")
         keep_stdout()
         os.write(1, b"NCCL version 2.28\\n")
@@ -91,21 +91,18 @@ def test_a_variable_that_is_missing_is_named(name: str) -> None:
 
 
 class Gone:
-    """A group whose other rank has ended, and the notices that name it."""
+    """A group whose other rank has ended."""
 
     def gather_text(self, text: str) -> list[str]:
         raise RuntimeError("Connection closed by peer [127.0.0.1]:1\nstack")
-
-    def gone(self, left: list[object]) -> list[int]:
-        return [1]
 
 
 def test_a_rank_that_ends_early_costs_no_results(capsys: pytest.CaptureFixture[str]) -> None:
     """All rows are written when the others are told that there is no more to do."""
     launcher = object.__new__(JoinedLauncher)
-    vars(launcher).update(_lost=False, _group=Gone(), _notices=Gone(), _fault=None)
+    vars(launcher).update(_lost=False, _group=Gone(), _fault=None)
     launcher.close()
-    said = "rank 1 ended before it was told to: Connection closed by peer [127.0.0.1]:1; what was"
+    said = "a rank ended before it was told to: Connection closed by peer [127.0.0.1]:1; what was"
     assert capsys.readouterr().err == f"{said} measured is kept\n"
     launcher.close()
     assert capsys.readouterr().err == ""

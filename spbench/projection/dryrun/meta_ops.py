@@ -22,7 +22,8 @@ from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
 from spbench.errors import Failure
-from spbench.layers.dispatch_modes import AS_ON, WatchingMode
+from spbench.layers.dispatch_modes import WatchingMode
+from spbench.layers.kernels import AS_ON
 from spbench.projection.dryrun.work import BIASED, Kernel
 from spbench.worker.memory import held_bytes
 from spbench.workload.case import Device
@@ -34,11 +35,9 @@ SHARE_MEMORY = ("aten::_unsafe_view",)
 """Operations whose result is a view, though their schema does not say so."""
 CPU_FLASH = "_scaled_dot_product_flash_attention_for_cpu"
 EFFICIENT = "_scaled_dot_product_efficient_attention"
-PLAIN = "plain_attention"  # our own, of layers/in_place.py
 BACKWARD = "_backward"
 """How the name of an attention's backward ends, of (gradient, q, k, v, ...)."""
 ATTENTION = {CPU_FLASH: 4, EFFICIENT: 6, CPU_FLASH + BACKWARD: 7, EFFICIENT + BACKWARD: 11}
-ATTENTION |= {PLAIN: 0, PLAIN + BACKWARD: 0}
 """Attentions of (q, k, v, ...) and their backwards, and the place of whether they are causal."""
 MOST_OPERATIONS = 1_000_000
 """Operations of a pass, views included; a ring of 1,024 ranks has about 150,000 of them."""
@@ -195,7 +194,7 @@ def _attended(name: str, args: Sequence[Any], device: Device) -> tuple[Tensor, .
     """Results (b, Z, S, D) in the memory order of q, as kernels write them, and log-sum-exps
     (b, Z, S), of a CPU's kernel as (b, S, Z); of the memory-efficient one seeds of dropout, too."""
     q = next(x for x in args if isinstance(x, Tensor))
-    by_position = device == "cpu" and name != PLAIN
+    by_position = device == "cpu"
     like = q[..., 0].transpose(1, 2) if by_position else q[..., 0]
     lse = like.new_empty(like.shape, dtype=torch.promote_types(q.dtype, torch.float32))
     seeds = [q.new_empty((), dtype=torch.int64) for _ in range(2)] if name == EFFICIENT else []

@@ -22,7 +22,7 @@ from typing import Any, Literal, final
 
 from torch import Tensor, UntypedStorage
 
-from spbench.projection.dryrun.meta_ops import BACKWARD, CPU_FLASH, PLAIN, Dataless
+from spbench.projection.dryrun.meta_ops import BACKWARD, CPU_FLASH, Dataless
 from spbench.worker.memory import rounded
 
 Part = Literal["parameters", "gradients", "activations", "temporaries"]
@@ -151,8 +151,6 @@ def workspace_bytes(name: str, args: Sequence[Any]) -> int:
         return _forward(*args[:2])
     if name == CPU_FLASH + BACKWARD:
         return _backward(*args[:3])
-    if name in (PLAIN, PLAIN + BACKWARD):
-        return _products(*args[1 : 4 if BACKWARD in name else 3])
     if name == "_safe_softmax":
         scores = args[0]
         return scores.numel() + scores.numel() // scores.shape[-1]
@@ -172,17 +170,6 @@ def _backward(grad: Tensor, q: Tensor, k: Tensor) -> int:
     wide = rows * (2 * columns + 1) * max(4, q.element_size())
     copied = 0 if grad.transpose(1, 2).is_contiguous() else grad.nbytes
     return copied + wide + _rounded(q, 2 * rows * columns)
-
-
-def _products(*given: Tensor) -> int:
-    """Bytes of scores, a sum of each row, and a product or the values as matrices; with a gradient
-    before q and k those of scores twice, sums, all that is given as matrices, and a product."""
-    *grad, q, k = given
-    scores, rows = q[..., 0].nbytes * k.shape[2], q[..., 0].nbytes
-    if not grad:
-        return scores + rows + max(q.nbytes, k.nbytes)
-    copied = sum(0 if x.is_contiguous() else x.nbytes for x in given)
-    return 2 * scores + rows + copied + max(k.nbytes, q.nbytes - 2 * k.nbytes)
 
 
 def _block(q: Tensor, k: Tensor) -> tuple[int, int]:

@@ -2,9 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
+import os
+import signal
+import time
 from abc import abstractmethod
 from dataclasses import dataclass
 
+import torch.distributed as dist
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
@@ -41,3 +46,30 @@ class Raises(Faulty):
 class Lies(Faulty):
     def fault(self, out: Tensor) -> Tensor:
         return out / 2
+
+
+class Aborts(Faulty):
+    def fault(self, out: Tensor) -> Tensor:
+        os.abort()
+
+
+class Segfaults(Faulty):
+    def fault(self, out: Tensor) -> Tensor:
+        return out + len(ctypes.string_at(0))
+
+
+class Deaf(Faulty):
+    """It stops, and ignores SIGTERM."""
+
+    def fault(self, out: Tensor) -> Tensor:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        while True:
+            time.sleep(60)
+
+
+class Mismatches(Faulty):
+    """It waits for what no other rank sends."""
+
+    def fault(self, out: Tensor) -> Tensor:
+        dist.recv(out.detach().contiguous(), src=0)
+        return out

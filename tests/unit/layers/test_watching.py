@@ -10,14 +10,8 @@ import torch
 from helpers.in_process import inside
 
 from spbench.errors import USAGE
-from spbench.layers.dispatch_modes import (
-    AS_ON,
-    FUSES_NORMS,
-    KernelsSeen,
-    WatchingMode,
-    norms_of_single_operations,
-    rms_norm,
-)
+from spbench.layers.dispatch_modes import KernelsSeen, WatchingMode
+from spbench.layers.kernels import AS_ON, FUSES_NORMS, norms_of_single_operations, rms_norm
 from spbench.worker.memory import LiveStorages
 from spbench.worker.witness import Witness
 

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 import torch
-from helpers.allocator_events import allocations, growth
+from helpers.allocator_events import allocations
 
-from spbench.projection.dryrun.meta_ops import BACKWARD, CPU_FLASH, PLAIN
+from spbench.projection.dryrun.meta_ops import CPU_FLASH
 from spbench.projection.dryrun.storage_log import workspace_bytes
 
 
@@ -52,18 +52,3 @@ def test_forward_and_backward(queries: int, keys: int, dtype: torch.dtype) -> No
         given = each, q, k, k, out, lse
         told = workspace_bytes(backward, given)
         assert told == taken(backward, *given, 0.0, False)
-
-
-@pytest.mark.parametrize(("queries", "keys"), [(512, 15), (8, 8), (40, 3), (6, 14)])
-@pytest.mark.parametrize("size", [6, 12])
-def test_products_with_few_keys(queries: int, keys: int, size: int) -> None:
-    """Beside what they return, of heads that lie side by side, and of such that are matrices."""
-    q, grad = (torch.randn(3, queries, 4, size).transpose(1, 2) for _ in range(2))
-    k, v = (torch.randn(3, keys, 4, size).transpose(1, 2) for _ in range(2))
-    own, kept, rows = torch.ops.spbench, [], q[..., 0].nbytes
-    grown = growth(lambda: kept.extend(own.plain_attention(False, q, k, v)))
-    assert grown == workspace_bytes(PLAIN, [False, q, k, v]) + q.nbytes + rows
-    for given in ([grad, q, k, v, *kept], [grad, q.contiguous(), k.contiguous(), v, *kept]):
-        grown = growth(lambda given=given: kept.extend(own.plain_attention_backward(False, *given)))
-        told = workspace_bytes(PLAIN + BACKWARD, [False, *given])
-        assert grown == told + q.nbytes + 2 * k.nbytes

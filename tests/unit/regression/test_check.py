@@ -231,14 +231,14 @@ class Order:
         return replace(record, launch=cell.case.launch), {}
 
 
-def test_sides_take_turns_and_neither_always_follows() -> None:
+def test_sides_alternate_and_neither_always_follows() -> None:
     """The order is A B, then B A."""
     log: list[str] = []
     sides = [Runner(name=name, sweep=Order(name, log)) for name in "AB"]  # type: ignore[arg-type]
     cells = [
         Cell(case=CASE.model_copy(update={"launch": launch}), why_not=None) for launch in range(3)
     ]
-    seen = [side.name for cell in cells for side, _ in run_alternately(sides, cell)[0]]
+    seen = [side.name for cell in cells for side, _ in run_alternately(sides, cell)]
     assert log == ["A0", "B0", "B1", "A1", "A2", "B2"]
     assert seen == list("ABBAAB")
 

@@ -12,7 +12,6 @@ import torch
 
 from spbench.comm.group import ShareOfGroup
 from spbench.comm.transport import Transports
-from spbench.layers.dispatch_modes import KernelsSeen
 from spbench.worker import kernel_times
 from spbench.worker.kernel_calls import joint, prepared, span
 from spbench.worker.kernel_times import KernelTimer
@@ -70,31 +69,6 @@ def test_an_attention_is_called_on_what_lies_in_memory_as_given() -> None:
     short = {**rows, "shape": [4, 2, 3, 8]}
     assert joint([rows, short, short]) is None
     assert joint([{**rows, "stride": [96, 8, 16, 1]}] * 3) is None, "no room for others' heads"
-
-
-@pytest.mark.parametrize("name", ["plain_attention", "plain_attention_backward"])
-def test_an_operation_of_our_own_is_called(name: str) -> None:
-    """Attention to few keys, which is products on a CPU, as a dry run describes it."""
-    rows, text = (
-        {"shape": [4, 2, n, 8], "stride": [16 * n, 8, 16, 1], "dtype": "float32"} for n in (40, 7)
-    )
-    lse = {"shape": [4, 2, 40], "stride": [80, 40, 1], "dtype": "float32"}
-    is_backward = name.endswith("backward")
-    kernel = TimedKernel(
-        kind="attention",
-        shape=[4, 2, 2, 40, 7, 8],
-        dtype="float32",
-        is_backward=is_backward,
-        op=f"{name}.default",
-        given=[
-            False,
-            *([rows, rows, text, text, rows, lse] if is_backward else [rows, text, text]),
-        ],
-    )
-    call = prepared(kernel, CPU)
-    with KernelsSeen() as seen:
-        call()
-    assert seen.names == ["math"] * (not is_backward)
 
 
 @pytest.mark.parametrize(("call_s", "calls"), [(0.0004, 10), (0.09, 0), (0.1, -1), (1e-6, 1000)])

@@ -86,18 +86,6 @@ def test_the_host_that_is_taken_most_of_counts() -> None:
         assert columns["noisy"] == "others used 0.5 of 4 cores"
 
 
-def test_another_launchs_turn_is_no_work_of_others(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither its work nor its duration is part of the conditions."""
-    looks = iter([(0.0, 0.0, 0.0), (5.0, 10.0, 5.0), (25.0, 50.0, 5.0), (30.0, 60.0, 10.0)])
-    names = ("wall_s", "busy_s", "cpu_s")
-    monkeypatch.setattr(machine_load, "_times", lambda: dict(zip(names, next(looks), strict=True)))
-    machine = Machine(Alone())
-    with machine.elsewhere():
-        pass
-    conditions = machine.seen()
-    assert [getattr(conditions, name) for name in names] == [10.0, 20.0, 10.0]
-
-
 def test_what_is_not_known_is_blank() -> None:
     """A rank without conditions, or no rank at all, gives no figure and no noise."""
     for of_ranks in ([], [Conditions()], ranks(QUIET, QUIET | {"cpu_s": None})):

@@ -5,11 +5,9 @@ Real steps of ranks that are threads, with a clock of their own for each.
 
 from __future__ import annotations
 
-import contextlib
 import itertools
 import random
 import re
-import socket
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -27,7 +25,6 @@ from spbench.worker import memory
 from spbench.worker.observer import Observer, PhaseTimes
 from spbench.worker.step import Step
 from spbench.worker.timer import Stopwatch
-from spbench.worker.turn_client import TurnClient
 from spbench.worker.witness import why_silent_differs
 from spbench.workload.case import Case, MeasurementBudget
 from spbench.workload.catalogue import find, with_settings
@@ -42,10 +39,7 @@ WAIT_S = 10.0
 
 
 def measured(
-    ranks: int,
-    budget: MeasurementBudget,
-    clock_of: Callable[[int], Iterator[float]],
-    turns: TurnClient | None = None,
+    ranks: int, budget: MeasurementBudget, clock_of: Callable[[int], Iterator[float]]
 ) -> list[dict[str, Any]]:
     """What ``measure`` finds on each of the ranks, whose clocks say what ``clock_of`` gives."""
     case = Case(workload=TINY, strategy="dsp", ranks=ranks, device="cpu", budget=budget)
@@ -54,7 +48,7 @@ def measured(
     def rank_main(transport: ThreadTransport) -> dict[str, Any]:
         clock = clock_of(transport.rank)
         group = ThreadGroup(transport.rank, meetings)
-        observer = Observer(times=PhaseTimes(lambda: next(clock)), turns=turns)
+        observer = Observer(times=PhaseTimes(lambda: next(clock)))
         return measuring.measure(case, load(case.strategy), group, observer)
 
     return run_rank_threads(ranks, rank_main)
@@ -68,7 +62,7 @@ def steady(rank: int) -> Iterator[float]:
 @pytest.fixture
 def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """A letter for each thing that is done: S a step, s a silent one, x an exchange of times,
-    t a turn, m the first look at the machine, l a later one, e the last."""
+    m the first look at the machine, l a later one, e the last."""
     done: list[str] = []
     real = Step.__call__
 
@@ -84,9 +78,6 @@ def order(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
         def look(self, is_silent: bool = False) -> None:
             done.append("l")
-
-        def elsewhere(self) -> contextlib.nullcontext[None]:
-            return contextlib.nullcontext()
 
         def seen(self) -> Conditions:
             done.append("e")
@@ -122,18 +113,6 @@ def test_without_silent_steps_there_are_none(order: list[str]) -> None:
     (fields,) = measured(1, budget, steady)
     assert re.fullmatch(r"SxSx(Sx)+Sm(SSlx){10}eSx", "".join(order)), "".join(order)
     assert fields["compute_ms"] is None
-
-
-@pytest.mark.parametrize(("step_s", "steps"), [(0.01, 10), (0.2, 2), (0.4, 1), (3.0, 1)])
-def test_turns_are_half_a_second_or_a_step(order: list[str], step_s: float, steps: int) -> None:
-    """With another launch a block is a tenth of the planned steps at most, here 10 of 100."""
-    budget = MeasurementBudget(min_iterations=100, max_iterations=100, seconds=1e3, silent=False)
-    turns = TurnClient(socket.socket(), 1, lambda: None)
-    turns.take = lambda: order.append("t")  # type: ignore[method-assign]
-    measured(1, budget, lambda _: itertools.count(0.0, step_s / 2), turns)
-    turn = f"t{'S' * steps}lx"
-    blocks = f"({turn}){{{100 // steps}}}"
-    assert re.fullmatch(f"SxSx(Sx)+Sm{blocks}eSx", "".join(order)), "".join(order)
 
 
 def test_ranks_of_different_speed_stop_together(monkeypatch: pytest.MonkeyPatch) -> None:
