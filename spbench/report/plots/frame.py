@@ -130,7 +130,7 @@ def _row(line: Line) -> dict[str, Any]:
 
 
 def has_spread(line: Line) -> bool:
-    """Whether its time has an interval or a range: one launch has none, a projection its own."""
+    """Whether the time of a line has an interval or a range, as of two launches or a projection."""
     return line.launches >= 2 or line.kind == "projected"
 
 
