@@ -1,9 +1,25 @@
-"""One all-to-all makes a dim whole and cuts others, or undoes it; with as few copies as can be.
+"""Differentiable collectives over named shards; the only way that a strategy communicates.
+
+Each method's backward is another method of the same object, so the backward pass is counted
+by the same line of code.
+
+    forward           backward
+    switch a -> b     switch b -> a
+    all_gather        reduce_scatter
+    reduce_scatter    all_gather
+    all_reduce        all_reduce
+
+A tensor here is this rank's part of a whole tensor, cut along ``shard.dim`` into
+``shard.sizes``. A collective over one rank returns what it is given, and copies nothing.
+
+Code that ``torch.compile`` compiles may call them: they run as they are, between two of its graphs.
+
+A message has the dim that is whole on one side first. A tensor with that dim outermost in memory is
+sent, or received, where it lies: so does all that a collective gives. One all-to-all makes a dim
+whole and cuts others, or undoes it, with as few copies as can be:
 
     make_whole    packed once along the inner dim; arrives where it lies, outermost dim first
     make_cut      sent from where it lies, outermost dim first; unpacked once along the inner dim
-
-Tensors that go together are joined along the inner dim, and have one message to each rank.
 """
 
 from collections.abc import Callable, Sequence
@@ -79,27 +95,6 @@ def _inner(outermost: Shard, other: Shard) -> int:
     """The dim of ``other`` in a message."""
     return other.dim + (other.dim < outermost.dim)
 
-
-# Differentiable collectives over named shards; the only way that a strategy communicates.
-#
-# Each method's backward is another method of the same object, so the backward pass is counted
-# by the same line of code.
-#
-#     forward           backward
-#     switch a -> b     switch b -> a
-#     all_gather        reduce_scatter
-#     reduce_scatter    all_gather
-#     all_reduce        all_reduce
-#
-# A tensor here is this rank's part of a whole tensor, cut along ``shard.dim`` into
-# ``shard.sizes``. A collective over one rank returns what it is given, and copies nothing.
-#
-# Code that ``torch.compile`` compiles may call them: they run as they are, between two graphs of
-# it.
-#
-# A message has the dim that is whole on one side first. A tensor with that dim outermost in memory
-# is
-# sent, or received, where it lies: so does all that a collective gives.
 
 Move = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 

@@ -3,6 +3,13 @@
 Only rings have products of their own, block by block. Tensors are (B, *axes, Z, D): batch, the
 sequence axes, heads, head size; keys and values may have fewer heads. Folding gives the kernels'
 layout, (batch and other axes, Z, S, D), as a view wherever strides allow.
+
+Two more are as local. Keys and values projected to a short sequence (Wang et al., Linformer, 2020,
+eq. 7): each rank projects the part of the sequence that it holds, and the sum over the ranks is
+P keys instead of S, whole on each of them. And attention to text that every rank holds whole, whose
+queries go in pieces: in backward a kernel shares out samples, heads and blocks of keys among a
+GPU's processors, and the text is one block of keys. Where a rank has few heads most processors
+would idle: 2 heads of a whole sequence took 27 times as long as they need (docs/decisions/0023).
 """
 
 import math
@@ -107,10 +114,7 @@ def project(k: Tensor, v: Tensor, projection: Tensor) -> list[Tensor]:
     return [matrix @ x for matrix, x in zip(projection.flatten(2), (k, v), strict=True)]
 
 
-# Attention to keys and values projected to a short sequence (Linformer), over a sharded axis.
-#
-# Each rank projects the part of the sequence that it holds. The sum over the ranks is short,
-# P keys instead of S, and whole on each of them; every query then attends to all of it.
+# Keys and values projected to a short sequence
 
 
 def attend_projected(
@@ -132,11 +136,7 @@ def projected_traffic(attention: Attention, workload: Workload, ranks: int) -> T
     return [Transfer.all_reduce(short, ranks)], [Transfer.all_reduce(short, ranks)]
 
 
-# Attention to text tokens that every rank holds whole; queries go in pieces, each to all tokens.
-#
-# In backward a kernel shares out samples, heads and blocks of keys among a GPU's processors, and
-# the text is one block of keys. Where a rank has few heads most processors would idle: 2 heads of
-# a whole sequence took 27 times as long as they need (docs/decisions/0023).
+# Attention to text that every rank holds whole
 
 PIECE = 1024
 """The fewest queries that the kernel gets as one sample, if there are so many."""

@@ -1,17 +1,27 @@
-"""The heads that each rank computes with, when heads are shared out.
+"""Heads shared out between the ranks, for which a sharded axis becomes whole; and the bytes sent.
+
+    q, k, v   (B, T/N, S, Z, D)   --switch-->   (B, T, S, Z/N, D)
+    out       (B, T, S, Z/N, D)   --switch-->   (B, T/N, S, Z, D)
 
 Heads need not divide: 4 on 3 ranks are 2, 1, 1. With grouped queries a rank gets whole groups
 where they divide as evenly as queries would; else several ranks get a copy of a key head.
+
+A pair bias goes by heads as well. It is computed from a side input that is sharded like the
+activation: each rank projects its own rows of the pair tensor to one bias for each head,
+(B, S/N, S, Z). To attend a whole axis takes the other ranks' rows too, which an account of
+activations alone leaves out.
 """
 
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import accumulate
+from typing import Any, final
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, attend_whole
@@ -117,10 +127,7 @@ def share_heads(heads: int, key_heads: int, ranks: int) -> HeadShares:
     )
 
 
-# Heads shared out between the ranks, for which a sharded axis becomes whole; and the bytes sent.
-#
-# q, k, v   (B, T/N, S, Z, D)   --switch-->   (B, T, S, Z/N, D)
-# out       (B, T, S, Z/N, D)   --switch-->   (B, T/N, S, Z, D)
+# Attention by heads, and its bytes
 
 
 def attend_by_heads(
@@ -226,9 +233,7 @@ def bias_traffic_by_groups(sublayer: Sublayer, workload: Workload, ranks: int) -
     return bias_traffic_by_heads(sublayer, workload, share_groups(workload.key_heads, group, ranks))
 
 
-# Bytes of heads that are shared out in groups of ranks, with another exchange across the groups.
-#
-# Thousands of ranks send the same few amounts: each is worked out once.
+# Bytes in groups of ranks, with another exchange across the groups
 
 HEADS = "heads"
 """The axis of a mesh whose groups share out heads: its last."""
@@ -290,3 +295,73 @@ def with_heads(workload: Workload, heads: int, key_heads: int) -> Workload:
     """The workload with these heads alone, of the same size."""
     own = {"heads": heads, "kv_heads": key_heads, "head_dim": workload.head_size}
     return workload.model_copy(update=own)
+
+
+# The bias of scores
+
+
+@final
+class PairBias(nn.Module):
+    """This rank's rows of the pair tensor (B, S/N, S, C) -> its rows of bias (B, S/N, S, Z).
+
+    There is no constant for each head: softmax would not see it, and its gradient is zero.
+    """
+
+    def __init__(self, channels: int, heads: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(heads, channels))
+
+    def forward(self, pairs: Tensor) -> Tensor:
+        return F.linear(pairs, self.weight)
+
+
+def gathered(scores: Scores, comm: Collectives) -> Scores:
+    """``scores`` with the whole bias, (B, S, S, Z), on every rank. Backward: a reduce-scatter."""
+    if scores.bias is None or scores.bias_shard is None:
+        return scores
+    return replace(scores, bias=comm.all_gather(scores.bias, scores.bias_shard), bias_shard=None)
+
+
+def gather_traffic(
+    sublayer: Sublayer, workload: Workload, cut: Callable[[str], Shard]
+) -> tuple[list[Transfer], list[Transfer]]:
+    """Transfers of ``gathered`` in forward and in backward; ``cut``: how an axis is cut."""
+    if not isinstance(sublayer, Attention) or not sublayer.pair_bias:
+        return [], []
+    (axis,) = sublayer.axes
+    sizes = cut(axis).sizes
+    whole_bytes = workload.bias_bytes(axis)
+    return [Transfer.all_gather(whole_bytes, sizes)], [Transfer.reduce_scatter(whole_bytes, sizes)]
+
+
+def taken(scores: Scores, group: int, comm: Collectives) -> Scores:
+    """``scores`` with the bias of this rank's heads alone, whole groups of ``group`` queries.
+
+    Every rank has that of all heads. Backward: an all-gather.
+    """
+    if scores.bias is None:
+        return scores
+    heads = share_groups(scores.bias.shape[3] // group, group, comm.size)
+    own: Tensor = _Taken.apply(scores.bias, Shard.of_sizes(3, heads), comm)
+    return replace(scores, bias=own, bias_shard=None)
+
+
+def taken_traffic(sublayer: Sublayer, workload: Workload, ranks: int) -> list[Transfer]:
+    """Transfers of ``taken`` in backward."""
+    if not isinstance(sublayer, Attention) or not sublayer.pair_bias:
+        return []
+    heads = share_groups(workload.key_heads, workload.heads // workload.key_heads, ranks)
+    return [Transfer.all_gather(workload.bias_bytes(*sublayer.axes), heads)]
+
+
+class _Taken(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, bias: Tensor, heads: Shard, comm: Collectives) -> Tensor:
+        ctx.how = heads, comm
+        return comm.take(bias, heads).clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        heads, comm = ctx.how
+        return comm.start_all_gather(grad, heads).wait(), None, None

@@ -1,14 +1,19 @@
-r"""The parts of a score matrix that a ring computes under a causal mask, and those it skips.
+r"""One rank's queries as rows of scores against all keys, as RSA holds them.
 
-A rank's queries meet each rank's keys in turn. Each pair of their chunks is computed whole,
-computed and masked (on the diagonal), or skipped. With zigzag shards that is the same work on
-every rank: two chunk pairs of four for the keys of each other rank, three for its own.
+    q (B, *axes, Z, D)   ->  rows (b, s g, D)     the g query heads of a key head together
+    k (B, *axes, Zkv, D) ->  keys (S, b, D)       of every rank, in rank order
+
+Scores are (b, s g, S), with b = B x other axes x Zkv, and s of the S positions on this rank.
+
+Under a causal mask a rank's queries meet each rank's keys in turn. Each pair of their chunks is
+computed whole, computed and masked (on the diagonal), or skipped. With zigzag shards that is the
+same work on every rank: two chunk pairs of four for the keys of each other rank, three for its own.
 
                  keys of an earlier rank    its own    keys of a later rank
     early chunk      x .                     \ .            . .
     late chunk       x .                     x \            x x
 
-Rows are this rank's folded queries, columns all keys in rank order.
+Scores are too large to hold twice: gradients overwrite them, part by part.
 """
 
 import math
@@ -136,13 +141,6 @@ def _merged(tiles: Iterable[Tile]) -> list[Tile]:
         else:
             merged.append(tile)
     return merged
-
-
-# One rank's queries as rows of scores, for any attended dims and any number of key heads.
-#
-#     q (B, *axes, Z, D)   ->  rows (b, s g, D)     the g query heads of a key head together
-#     k (B, *axes, Zkv, D) ->  keys (S, b, D)       of every rank, in rank order
-# Scores are (b, s g, S), with b = B x other axes x Zkv, and s of the S positions on this rank.
 
 
 @final

@@ -1,4 +1,7 @@
-"""Weights that are equal on every rank, whatever part of them it holds.
+"""Seeded inputs and weights of a step, equal on every rank, whatever part of them it holds.
+
+The activation, text that is attended with it, and the pair tensors are sharded, and so is a
+condition for each token; other conditions and cross-attention's context are whole on every rank.
 
 Each tensor has its own random stream, seeded by its name, so that a rank makes any whole
 tensor by itself, one at a time, and keeps its part: nothing is broadcast.
@@ -72,11 +75,6 @@ def _mean_and_scale(name: str, shape: list[int]) -> tuple[float, float]:
     out_of_heads = len(shape) == 3 and name.endswith(".out.weight")
     return 0.0, (shape[-1] * shape[-2] if out_of_heads else shape[-1]) ** -0.5
 
-
-# The inputs of a step: the activation and its side inputs, whole or this rank's part.
-#
-# The activation, text that is attended with it, and the pair tensors are sharded, and so is a
-# condition for each token; other conditions and cross-attention's context are whole on every rank.
 
 Held = Mapping[int, Sequence[Run]]
 """The parts of a tensor along its dims that a rank holds, the sharded axis first; of other dims it
