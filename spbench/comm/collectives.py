@@ -85,7 +85,9 @@ def _cut(
     outs: list[Tensor] = []
     for other in others:
         sizes = resized(shape, dim, other.length)
-        outs.append(transport.empty(whole, [sizes[each] for each in order]).permute(undone(order)))
+        # made with its dims in memory's order, and seen in the message's
+        out = transport.empty(whole, [sizes[dim_lying] for dim_lying in order])
+        outs.append(out.permute(undone(order)))
     arriving = [Cut(out, dim, shard) for out, shard in zip(outs, others, strict=True)]
     transport.all_to_all(arriving, [Cut(whole, 0, outermost)]).wait()
     return outs
@@ -93,7 +95,8 @@ def _cut(
 
 def _inner(outermost: Shard, other: Shard) -> int:
     """The dim of ``other`` in a message."""
-    return other.dim + (other.dim < outermost.dim)
+    # Dims before the outermost move one place in when that one comes to the front.
+    return other.dim + 1 if other.dim < outermost.dim else other.dim
 
 
 Move = Callable[[Sequence[Tensor]], Sequence[Tensor]]
@@ -155,10 +158,19 @@ class Collectives:
     ) -> tuple[Tensor, ...]:
         """``before.dim`` becomes whole, in rank order, and ``after.dim`` becomes sharded.
 
-        Several tensors travel in one all-to-all. They may differ in their length along
-        ``after.dim``. Forward and backward each send all but the rank's own part. ``outermost``
-        is the dim of the two that is outermost in the message, ``before.dim`` by default: a
-        tensor that is outermost in memory there, on the side where it is whole, is not copied.
+        Forward and backward each send all but the rank's own part, in one all-to-all.
+
+        Parameters
+        ----------
+        xs : this rank's parts along ``before.dim``, which travel together
+        before : how they are cut
+        after : how they are to be cut; one for each where their lengths along its dim differ
+        outermost : the dim of the two that is outermost in the message, ``before.dim`` by default:
+            a tensor that is outermost in memory there, on the side where it is whole, is not copied
+
+        Returns
+        -------
+        this rank's parts along ``after.dim``
         """
         others = [after] * len(xs) if isinstance(after, Shard) else list(after)
         if outermost in (None, before.dim):
@@ -223,6 +235,8 @@ class Collectives:
         whole = self.transport.empty(x, resized(mine.shape, 0, shard.length))
         blocks = whole.split(list(shard.sizes))
         blocks[self.rank].copy_(mine)
+        # In each of N - 1 steps the block that came last goes on: first one's own, then that of
+        # the rank before, and so on; the next one belongs to the rank before that.
         for owner in range(self.rank, self.rank - self.size + 1, -1):
             self.transport.shift(blocks[(owner - 1) % self.size], blocks[owner % self.size]).wait()
         return whole.movedim(0, shard.dim)

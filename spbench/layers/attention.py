@@ -74,6 +74,7 @@ class Folding:
 
     def fold(self, x: Tensor) -> Tensor:
         """Folds ``x``, which may have fewer heads and another length."""
+        # (B, *axes, Z, D) -> (*others, *attended, Z, D) -> (b, S, Z, D) -> (b, Z, S, D)
         moved = x.permute(*self.others, *self.dims, x.ndim - 2, x.ndim - 1)
         length = math.prod(x.shape[dim] for dim in self.dims)
         return reshaped(moved, (-1, length, *x.shape[-2:])).transpose(1, 2)
@@ -120,8 +121,23 @@ def project(k: Tensor, v: Tensor, projection: Tensor) -> list[Tensor]:
 def attend_projected(
     q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
 ) -> Tensor:
-    """(B, *axes, Z, D) cut along an attended dim. Forward and backward: one all-reduce."""
+    """Attention along a cut axis to keys and values projected to a short sequence.
+
+    Forward and backward: one all-reduce each of the short keys and values.
+
+    Parameters
+    ----------
+    q, k, v : (B, *axes, Z, D), this rank's part along ``shard.dim``
+    scores : with the whole projection (2, P, *attended lengths)
+    shard : how an attended dim is cut
+    comm : of the ranks that share it
+
+    Returns
+    -------
+    (B, *axes, Z, D), this rank's part
+    """
     assert scores.projection is not None, "an attention without projection has nothing to sum"
+    # (2, P, *attended lengths): the columns of this rank's positions
     mine = comm.take(scores.projection, shard.along(2 + scores.dims.index(shard.dim)))
     folding = Folding.of(q.shape, scores.dims)
     partial = project(folding.fold(k), folding.fold(v), mine)
@@ -148,6 +164,8 @@ LONGER = 8
 
 def cross_attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention of every position of ``q`` (B, *axes, Z, D) to all of k, v (B, L, Z, D)."""
+    # As it lies: a time-sharded q is (T, B, S, Z, D) in memory. Dims inside the sample's are its
+    # queries in one piece of memory; dims outside it are batch to the kernel, like samples.
     longer = LONGER * k.shape[1]
     order = memory_order(q, 2)
     sample = order.index(0)

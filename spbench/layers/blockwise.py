@@ -49,7 +49,10 @@ class Part(NamedTuple):
 
 
 def attend_block(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Part:
-    """Attention of (b, Z, S, D) to a block of keys, which may have fewer heads."""
+    """Attention of q (b, Z, S, D) to a block of keys k, v (b, Zkv, K, D) of as many heads or fewer.
+
+    ``causal``: query i sees the keys 0 to i of the block alone, of which there are as many.
+    """
     count = chunks(q, k, LIMITS, masked=False)
     return Part(*_in_chunks(partial(with_lse, causal=causal), count, q, k, v))
 
@@ -64,6 +67,7 @@ def merge(total: Part | None, part: Part, row: int = 0) -> Part:
         return part
     total = Part(total.out.to(total.lse.dtype), total.lse)
     out, lse = from_row(total.out, row), from_row(total.lse, row)
+    # exp(lse_i - lse) of the new part is the sigmoid of the gap: out + weight (new out - out).
     gap = part.lse - lse
     out.lerp_(part.out.to(out.dtype), gap.sigmoid()[..., None])
     torch.logaddexp(lse, part.lse, out=lse)
@@ -73,7 +77,15 @@ def merge(total: Part | None, part: Part, row: int = 0) -> Part:
 def block_gradients(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, whole: Part, *, causal: bool = False
 ) -> tuple[Tensor, ...]:
-    """What a block adds to dQ, and its dK and dV. ``whole``: these queries' merge of all blocks."""
+    """What a block adds to dQ, and its dK and dV.
+
+    Parameters
+    ----------
+    grad, q : (b, Z, S, D), the queries and the gradient of their out
+    k, v : (b, Zkv, K, D), the block
+    whole : these queries' merge of all blocks
+    causal : whether query i sees the keys 0 to i alone
+    """
     count = chunks(q, k, LIMITS, masked=False)
     return _in_chunks(partial(gradients_of, causal=causal), count, grad, q, k, v, *whole)
 
@@ -124,12 +136,14 @@ def tile(keys: Shard, rank: int, owner: int, causal: bool) -> Tile:
     mine, others = keys.runs[rank], keys.runs[owner]
     if not causal or owner == rank:
         return Tile(0, keys.sizes[owner], causal)
+    # Queries that lie before all keys of the owner see none; they are the first in memory.
     blind = sum(length for first, length in mine if first < others[0][0])
     return Tile(blind, sum(n for first, n in others if first < mine[-1][0]), causal=False)
 
 
 def folded_shard(shard: Shard, positions: int, rank: int) -> Shard:
     """How folded keys are shared, if ``rank`` has ``positions`` of them."""
+    # Folded positions of one of the sharded axis: 8 of time x 4 of space on this rank have span 4.
     span = positions // shard.sizes[rank]
     runs = (tuple((first * span, n * span) for first, n in of_rank) for of_rank in shard.runs)
     return Shard(0, tuple(runs))
@@ -137,11 +151,13 @@ def folded_shard(shard: Shard, positions: int, rank: int) -> Shard:
 
 def pack(k: Tensor, v: Tensor) -> Tensor:
     """K and V (b, Z, S, D) as they travel, (S, 2, b, Z, D)."""
+    # (b, Z, S, D) -> (S, b, Z, D), and both side by side in dim 1
     return torch.stack([x.permute(2, 0, 1, 3) for x in (k, v)], 1)
 
 
 def unpack(packed: Tensor) -> Sequence[Tensor]:
     """``pack`` undone, as views."""
+    # (S, 2, b, Z, D) -> (2, b, Z, S, D)
     return packed.permute(1, 2, 3, 0, 4).unbind()
 
 
@@ -185,8 +201,8 @@ def _rearranged(x: Tensor, before: list[Run], after: list[Run], dim: int) -> Ten
 
 def put(gradients: Sequence[Tensor], packed: Tensor, runs: Sequence[Run]) -> None:
     """Writes dK and dV (b, Z, S, D) to these runs of all, one after another."""
-    for each, into in zip(gradients, unpack(packed), strict=True):
-        parts = each.split([length for _, length in runs], 2)
+    for gradient, into in zip(gradients, unpack(packed), strict=True):
+        parts = gradient.split([length for _, length in runs], 2)
         for part, run in zip(parts, runs, strict=True):
             into.narrow(2, *run).copy_(part)
 
@@ -250,8 +266,8 @@ class AttentionGrid:
             )
             d_block = block_gradients(d_out, rows, block_k, block_v, Part(*whole), causal=causal)
             into = _cut(queries, sums[0]) + _cut(keys, *sums[1:])
-            for total, each in zip(into, d_block, strict=True):
-                total.add_(each)
+            for total, gradient in zip(into, d_block, strict=True):
+                total.add_(gradient)
         return self._by_rank(self.queries, sums[0]) + self._by_rank(self.keys, *sums[1:])
 
     def _ordered(self, held: Shard, *tensors: Tensor) -> list[Tensor]:
@@ -272,12 +288,14 @@ def tiles(queries: Shard, keys: Shard, causal: bool) -> Iterator[tuple[Run, Run,
         return
     blocks = _in_memory(sorted(run for of_rank in keys.runs for run in of_rank if run[1]))
     for (first, length), row in _in_memory(queries.merged):
+        # The first product of the picture: keys before the run are one run, as they are in order.
         before = sum(n for (at, n), _ in blocks if at < first)
         if before:
             yield (row, length), (0, before), False
         for (at, n), column in blocks:
             start, end = at - first, at - first + n
             if 0 <= start < length:
+                # The rank's own keys lie on the diagonal; queries of the run behind see them all.
                 yield (row + start, n), (column, n), True
                 if end < length:
                     yield (row + end, length - end), (column, n), False

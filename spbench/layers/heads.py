@@ -12,6 +12,7 @@ activation: each rank projects its own rows of the pair tensor to one bias for e
 activations alone leaves out.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
@@ -67,12 +68,14 @@ class HeadShares:
         heads = self.keys[rank]
         if self.group == 1:
             return len(heads)
+        # Only the first and the last key head may serve fewer query heads here than a whole group.
         ends = [self._users_of(head, rank) for head in (heads[0], heads[-1])]
         between = [self.group] if len(heads) > 2 else []
         return len(heads) if len({*ends, *between}) == 1 else self.queries[rank]
 
     def _users_of(self, head: int, rank: int) -> int:
         """Query heads of ``rank`` that a key head serves."""
+        # Query heads [head g, (head + 1) g) share a key head; of these the rank has [first, last).
         first, last = self._starts[rank], self._starts[rank + 1]
         return min((head + 1) * self.group, last) - max(head * self.group, first)
 
@@ -97,7 +100,7 @@ def padded_heads(heads: int, key_heads: int, ranks: int) -> tuple[int, int]:
     """
     if heads % ranks == 0:
         return heads, key_heads
-    keys = -(-key_heads // ranks) * ranks
+    keys = math.ceil(key_heads / ranks) * ranks
     return keys * (heads // key_heads), keys
 
 
@@ -114,12 +117,14 @@ def all_heads(workload: Workload, ranks: int, pads: bool) -> Workload:
 def share_heads(heads: int, key_heads: int, ranks: int) -> HeadShares:
     """Shares of whole groups where those are as even as can be, else of single query heads."""
     group = heads // key_heads
+    # 8 query heads, 4 of keys, 3 ranks: single heads, 3, 3, 2, as groups would be 4, 2, 2.
     queries, groups = shard_sizes(heads, ranks), share_groups(key_heads, group, ranks)
     if key_heads >= ranks and max(groups) == max(queries):
         queries = groups
     return HeadShares(
         queries=queries,
         keys=tuple(
+            # the key heads of the first and of the last of its query heads, and all between
             range(first // group, (first + count - 1) // group + 1)
             for first, count in runs_of(queries)
         ),
@@ -194,6 +199,7 @@ def traffic_by_heads(
     """
     workload = all_heads(workload, len(held), pads)
     shares = share_heads(workload.heads, workload.key_heads, len(held))
+    # of one head over the positions that these ranks hold together
     head_bytes = workload.head_bytes * sum(held) // shared_length(workload, axis)
     Q, keys_bytes = workload.heads * head_bytes, 2 * sum(shares.key_sizes) * head_bytes
     to_heads = Transfer.together(

@@ -63,17 +63,19 @@ class LinearSpec:
 
     def part(self, dim: int, ranks: int) -> Shard:
         """A rank's part, a run of every stretch, where the cut dim is ``dim`` of a tensor."""
-        starts = accumulate((each.length for each in self.stretches), initial=0)
+        starts = accumulate((stretch.length for stretch in self.stretches), initial=0)
         by_stretch = [
-            [(start + first, held) for first, held in runs_of(each.lengths(ranks))]
-            for start, each in zip(starts, self.stretches, strict=False)
+            [(start + first, held) for first, held in runs_of(stretch.lengths(ranks))]
+            for start, stretch in zip(starts, self.stretches, strict=False)
         ]
+        # From runs by stretch to runs by rank: rank 0 has the first queries, keys and values.
         return Shard(dim, tuple(zip(*by_stretch, strict=True)))
 
 
 def cut_by_neighbours(spec: LinearSpec, dim: int, comm: Collectives) -> Shard:
     """Each rank's part of a weight that every group of the mesh's last axis cuts alike."""
     size = comm.mesh.size_of(comm.mesh.last)
+    # neighbours are of the mesh's last axis: rank 5 with groups of 4 holds what rank 1 holds
     return spec.part(dim, size).among([rank % size for rank in range(comm.size)])
 
 
@@ -224,6 +226,7 @@ class AcrossHeadsNorm(nn.Module):
             return _normed(q, weights[0]), _normed(k, weights[1])
         others = self.comm.along(self.comm.mesh.last)
         squares = others.all_reduce(torch.stack([_squares(q), _squares(k)]))
+        # rms norm over all heads: x / sqrt(mean of squares + eps) * weight, the mean over all ranks
         means = (total / numbers for total, numbers in zip(squares, self.numbers, strict=True))
         q, k = (
             x * (mean + EPS).rsqrt().to(x.dtype)[..., None, None] * weight
@@ -250,5 +253,6 @@ def cut_norm_sums(
     """
     if not isinstance(sublayer, Attention) or workload.qk_norm != ACROSS_HEADS:
         return []
-    each = max(SUMMED_BYTES, DTYPE_BYTES[workload.dtype])
-    return [Transfer.all_reduce(2 * workload.samples * tokens * each, ranks)]
+    number_bytes = max(SUMMED_BYTES, DTYPE_BYTES[workload.dtype])
+    # one number of the queries and one of the keys at each position
+    return [Transfer.all_reduce(2 * workload.samples * tokens * number_bytes, ranks)]

@@ -7,6 +7,7 @@ Each tensor has its own random stream, seeded by its name, so that a rank makes 
 tensor by itself, one at a time, and keeps its part: nothing is broadcast.
 """
 
+import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -58,7 +59,7 @@ def load_weights(
         mean, scale = _mean_and_scale(name, shape)
         whole = named_tensor(name, tuple(shape), seed, parameter.device).mul_(scale).add_(mean)
         if ".qkv" in name or ".kv." in name or ".q." in name:
-            whole *= sharpness
+            whole *= sharpness  # scores grow with its square
             if sharpness > 1.0 and name.endswith(".qkv.bias"):
                 whole[-2 * key_heads : -key_heads] *= ROW_SHIFT
         if part is not None:
@@ -221,7 +222,7 @@ def seeded_part(
     if part.is_meta:  # there is nothing to fill
         return part
     filled, rows = 0, shape[1] // row
-    most = -(-rows // PIECES)
+    most = math.ceil(rows / PIECES)  # rows of a piece
     for first in range(0, rows, most):
         piece = (shape[0], min(most, rows - first) * row, *shape[2:])
         inside = {dim: _inside(runs, dim, first * row, piece) for dim, runs in held.items()}
@@ -239,5 +240,6 @@ def _inside(runs: Sequence[Run], dim: int, first: int, piece: tuple[int, ...]) -
     """The runs in a piece that begins at ``first`` of dim 1, from its own beginning."""
     if dim != 1:
         return list(runs)
+    # the part of each run that lies between the piece's first position and its end
     ends = [(max(start, first), min(start + n, first + piece[1])) for start, n in runs]
     return [(start - first, end - start) for start, end in ends if start < end]
