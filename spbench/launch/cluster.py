@@ -125,7 +125,7 @@ def ranks_per_node(members: Sequence[Member], ranks: int, *, on_gpus: bool) -> i
     """How many ranks each node takes: equal shares, or as many as the fewest GPUs of a node.
     Raises LauncherError if there are too few GPUs."""
     if not on_gpus:
-        return -(-ranks // len(members))
+        return -(-ranks // len(members))  # rounded up
     least = min(members, key=lambda member: member.gpus)
     if least.gpus * len(members) < ranks:
         raise LauncherError(
@@ -136,7 +136,8 @@ def ranks_per_node(members: Sequence[Member], ranks: int, *, on_gpus: bool) -> i
 
 
 def spread(ranks: int, per_node: int, nodes: int) -> list[int]:
-    """Ranks on each node that takes part: one is full before the next gets any."""
+    """Ranks on each node that takes part: one is full before the next gets any. 6 ranks, 4 a node,
+    on 3 nodes are 4 and 2; the third takes no part."""
     counts = [min(per_node, max(0, ranks - node * per_node)) for node in range(nodes)]
     return [count for count in counts if count]
 

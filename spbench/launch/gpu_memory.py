@@ -50,7 +50,19 @@ def memory_back(
     wait_s: float = WAIT_S,
     sleep: Callable[[float], None] = time.sleep,
 ) -> str | None:
-    """Waits until each GPU uses no more than before: None, or a sentence of which uses more."""
+    """Waits until each GPU uses no more than before: None, or a sentence of which uses more.
+
+    Parameters
+    ----------
+    used:
+        Bytes in use on each GPU now; fewer numbers where NVML does not answer for all.
+    before:
+        Bytes in use on each GPU before the first launch.
+    wait_s:
+        Seconds to wait at most, asking every half second.
+    sleep:
+        Waits for so many seconds.
+    """
     held: dict[int, int] = {}
     for _ in range(round(wait_s / LOOK_S)):
         more = [after - earlier for after, earlier in zip(used(), before, strict=False)]

@@ -48,8 +48,20 @@ class HangDetector:
         *,
         from_start: bool = False,
     ) -> None:
-        """``from_start``: a launch without any heartbeat stands still after a minute. Else it is
-        taken to make progress: the ranks of another commit may write none."""
+        """Watches the heartbeats of a launch that begins now.
+
+        Parameters
+        ----------
+        folder:
+            Where its ranks write their heartbeats.
+        ranks:
+            The ranks to watch.
+        now_s:
+            The clock, in seconds.
+        from_start:
+            Whether a launch without any heartbeat stands still after a minute. Else it is taken
+            to make progress: the ranks of another commit may write none.
+        """
         self._folder, self._ranks, self._now_s = folder, ranks, now_s
         self._starting_s = STARTING_S if from_start else math.inf
         self._looked_s = self._changed_s = now_s()
@@ -64,6 +76,7 @@ class HangDetector:
             if positions != self._positions:
                 self._positions, self._changed_s = positions, now_s
         still_s = now_s - self._changed_s
+        # Before the first heartbeat nodes may still be meeting: that minute does not count.
         return still_s if any(self._positions.values()) else max(0.0, still_s - self._starting_s)
 
 
@@ -116,9 +129,25 @@ class LocalLauncher:
         gpu_memory: GpuMemory | None = None,
         grace_s: float = GRACE_S,
     ) -> None:
-        """``environment``: variables for the launcher and its ranks; None takes a variable away.
-        ``gpu_memory``: shared by the launchers that run on the same GPUs; None without GPUs.
-        Raises Failure where mpirun or srun started several copies of a command for one machine.
+        """Starts nothing yet.
+
+        Parameters
+        ----------
+        log:
+            The file for what the launcher process writes.
+        environment:
+            Variables for the launcher and its ranks; None takes a variable away.
+        cluster:
+            This node among several, which follow it; None for one machine.
+        gpu_memory:
+            Shared by the launchers that run on the same GPUs; None without GPUs.
+        grace_s:
+            Seconds that a rank may take to end by itself.
+
+        Raises
+        ------
+        Failure
+            Where mpirun or srun started several copies of a command for one machine.
         """
         if cluster is None and (why := mpi_copies(os.environ) or srun_copies(os.environ)):
             raise Failure(why)
@@ -170,6 +199,7 @@ class LocalLauncher:
         self._node_lost |= result.lost
         if self._gpu_memory is not None:
             self._gpu_memory.launch_ended(ok=result.ok)
+        # Ranks fill one node before the next; on a single node hosts go without saying.
         nodes = zip(self._roster.hosts, job.nodes, strict=False) if len(job.nodes) > 1 else ()
         hosts = dict(enumerate(host for host, count in nodes for _ in range(count)))
         return result.model_copy(update={"hosts": hosts})
@@ -234,6 +264,7 @@ class LocalLauncher:
         result = read_json(folder / "exit.json", LaunchResult)
         if result is not None and result.lost:
             return result
+        # Whoever stood still for half of a short --timeout hangs, though --hang-after is longer.
         if still_s < min(job.hang_s, job.timeout_s / 2):
             return LaunchResult(ok=False, timed_out=True)
         positions = {rank: read_heartbeat(heartbeats, rank) for rank in range(job.processes)}
@@ -250,8 +281,18 @@ def read_samples(job: Job, folder: Path) -> list[Sample]:
 def read_results(
     job: Job, folder: Path, launched: LaunchResult, kind: type[Result]
 ) -> tuple[list[Result], RowStatus, str]:
-    """What those ranks found that did not fail, and the status and cause of their launch."""
-    found = [read_json(sample_path(folder, rank), kind) for rank in range(job.processes)]
-    results = [result for result in found if result is not None]
+    """What ranks have measured that did not fail, and the status and cause of their launch.
+
+    Parameters
+    ----------
+    job, folder:
+        The job, and where its ranks wrote their files.
+    launched:
+        How the launch ended.
+    kind:
+        What a rank's file holds.
+    """
+    files = [read_json(sample_path(folder, rank), kind) for rank in range(job.processes)]
+    results = [result for result in files if result is not None]
     done: list[Sample] = [Sample(rank=result.rank, status="ok") for result in results]
     return results, *status_and_cause(launched, [*done, *read_samples(job, folder)], job)

@@ -204,7 +204,22 @@ def meet(
 
 
 def open_store(host: str, port: int, *, keeps: bool, within_s: float) -> KeyValueStore:
-    """The store at which the ranks meet. Raises KeyValueStoreError where nobody keeps it."""
+    """The store at which the ranks meet.
+
+    Parameters
+    ----------
+    host, port:
+        Where it listens.
+    keeps:
+        Whether it lives in this process, as in rank 0's without torchrun.
+    within_s:
+        Seconds to wait for whoever keeps it.
+
+    Raises
+    ------
+    KeyValueStoreError
+        Where nobody keeps it, or another program has the port.
+    """
 
     def answers() -> bool:
         with suppress(OSError):

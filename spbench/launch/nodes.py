@@ -68,11 +68,11 @@ def coordinate(cluster: Cluster, folder: Path) -> None:
         result = _Launch(cluster, store, roster.members, number, launch_folder).run()
         write_atomically(launch_folder / "exit.json", result.model_dump_json())
     store.post("over", "")
-    time.sleep(10 * POLL_S)
+    time.sleep(10 * POLL_S)  # the other nodes read it: the store ends with this process
 
 
 def _members(cluster: Cluster, store: KeyValueStore) -> list[Member]:
-    """Those that come in time."""
+    """The nodes that come in time, this one among them."""
     members = {0: Member.of_this_machine(cluster)}
 
     def all_came() -> bool:

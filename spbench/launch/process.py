@@ -38,7 +38,19 @@ class AgentProcess:
         words: Sequence[str] = (),
         grace_s: float = GRACE_S,
     ) -> None:
-        """``words``: arguments. A variable that is None in ``environment`` is taken away."""
+        """Starts nothing yet.
+
+        Parameters
+        ----------
+        log:
+            The file for its output.
+        environment:
+            Its variables beside those of this process; None takes one away.
+        words:
+            Its arguments: the cluster and the folder of results, where it is one node of several.
+        grace_s:
+            Seconds that it may take to end by itself.
+        """
         self._log = log
         self._environment, self._grace_s = environment, grace_s
         self._words = ["-m", "spbench.launch.agent", str(os.getpid()), *words]

@@ -99,8 +99,24 @@ class Code:
 def open_runners(
     folder: Path, codes: Sequence[Code], cells: Sequence[Cell], deadlines: Deadlines
 ) -> Iterator[list[Runner]]:
-    """Opens a runner for each code. Raises Failure where rows cannot be written, or the memory of a
-    GPU is not released."""
+    """Opens a runner for each code.
+
+    Parameters
+    ----------
+    folder:
+        A new folder, in which each code has its rows in a folder of its own.
+    codes:
+        Base and head, or head alone.
+    cells:
+        The launches that are planned.
+    deadlines:
+        When to give up a launch.
+
+    Raises
+    ------
+    Failure
+        Where rows cannot be written, or the memory of a GPU is not released.
+    """
     session, facts = new_session(), environment()
     cases = [cell.case for cell in cells]
     planned = [as_in_run_json(cell) for cell in cells]
@@ -150,10 +166,10 @@ class LiveMeasurement:
 
     folder: Path
     runners: Sequence[Runner]
-    """Base and head; or head alone, against ``known``."""
+    """Base and head; or head alone, against ``kept``."""
     cases: Sequence[Case]
     options: CheckOptions
-    known: pandas.DataFrame | None = None
+    kept: pandas.DataFrame | None = None
     """The rows of the baseline, where base is not measured."""
 
     def measure(self, launches: range, only: Collection[str] | None = None) -> None:
@@ -186,18 +202,18 @@ class LiveMeasurement:
         folders = [runner.sweep.store.folder for runner in self.runners]
         measured = [latest(read_runs(folder)) for folder in folders]
         margins, metrics = self.options.margins, self.options.metrics
-        if self.known is not None:
-            return compare_runs(self.known, measured[0], margins, metrics=metrics)
+        if self.kept is not None:
+            return compare_runs(self.kept, measured[0], margins, metrics=metrics)
         before, after = measured
         return compare_runs(before, after, margins, metrics=metrics)
 
     def baseline_launches(self) -> Mapping[str, int] | None:
         """Quiet launches of each case in the baseline; None where base is measured here too."""
-        if self.known is None:
+        if self.kept is None:
             return None
         measured = latest(read_runs(self.runners[0].sweep.store.folder))
-        quiet = quiet_launches(self.known)
-        pairs = matched(self.known, measured)
+        quiet = quiet_launches(self.kept)
+        pairs = matched(self.kept, measured)
         return {new: quiet.get(old or "", 0) for old, new in pairs if new is not None}
 
 
@@ -208,10 +224,10 @@ def in_stages(measurement: LiveMeasurement, launches: int, margins: Margins) -> 
     """
     measurement.measure(range(1))
     judgement = judged(measurement.findings(), margins)
-    known = measurement.baseline_launches()
+    kept = measurement.baseline_launches()
     # A baseline with fewer launches than an interval takes never allows a verdict.
-    enough = {case for case, quiet in (known or {}).items() if quiet >= LEAST_LAUNCHES}
-    timed = [time.case for time in judgement.timed if known is None or time.case in enough]
+    enough = {case for case, quiet in (kept or {}).items() if quiet >= LEAST_LAUNCHES}
+    timed = [time.case for time in judgement.timed if kept is None or time.case in enough]
     if not timed:
         return judgement
     if launches > 1:

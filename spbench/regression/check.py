@@ -43,7 +43,22 @@ than the 1 % of ``run``, to which six iterations may agree by chance (docs/decis
 
 
 def against_run(name: str, baselines: Path, run: Path, options: CheckOptions) -> Checked:
-    """Judges a run as it is and measures nothing."""
+    """Judges a run as it is and measures nothing.
+
+    Parameters
+    ----------
+    name, baselines:
+        The baseline, and the folder of all of them.
+    run:
+        A results directory or CSV file.
+    options:
+        What is judged, and how strictly.
+
+    Raises
+    ------
+    Failure
+        Where there is no such baseline or run.
+    """
     base, head = find_baseline(name, baselines), find_run(run, baselines)
     before, after = read_latest(base), read_latest(head)
     findings = compare_runs(before, after, options.margins, metrics=options.metrics)
@@ -53,18 +68,33 @@ def against_run(name: str, baselines: Path, run: Path, options: CheckOptions) ->
 def against_baseline(
     name: str, baselines: Path, options: CheckOptions, out: Path | None
 ) -> Checked:
-    """Measures the baseline's cases again, with the budget that the baseline had."""
+    """Measures the baseline's cases again, with the budget that the baseline had.
+
+    Parameters
+    ----------
+    name, baselines:
+        The baseline, and the folder of all of them.
+    options:
+        What is judged, how strictly, and how often it is measured.
+    out:
+        A new folder for the rows; None: one under results/.
+
+    Raises
+    ------
+    Failure
+        Where this machine or this version cannot measure these cases.
+    """
     folder = find_baseline(name, baselines)
-    known = read_latest(folder)
-    cases = _cases_of(folder, known)
+    kept = read_latest(folder)
+    cases = _cases_of(folder, kept)
     cells = _planned(cases, options)
     announce_fault(planted_fault(), cells)
     out = _new_folder(out, f"check-{name}")
     if "time" in options.metrics:
-        _warn_of_few_launches(known)
+        _warn_of_few_launches(kept)
     with open_runners(out, [Code(name="now")], cells, options.deadlines) as runners:
         measurement = LiveMeasurement(
-            folder=out, runners=runners, cases=cases, options=options, known=known
+            folder=out, runners=runners, cases=cases, options=options, kept=kept
         )
         judgement = in_stages(measurement, options.launches, options.margins)
     return Checked(judgement=judgement, base=folder, head=out / "now")
@@ -75,8 +105,8 @@ def _planned(cases: Sequence[Case], options: CheckOptions) -> list[Cell]:
     return in_rounds(cases, range(options.launches if "time" in options.metrics else 1), seed=0)
 
 
-def _warn_of_few_launches(known: pandas.DataFrame) -> None:
-    short = sum(quiet < LEAST_LAUNCHES for quiet in quiet_launches(known).values())
+def _warn_of_few_launches(kept: pandas.DataFrame) -> None:
+    short = sum(quiet < LEAST_LAUNCHES for quiet in quiet_launches(kept).values())
     if short:
         click.echo(
             f"the baseline has fewer than {LEAST_LAUNCHES} quiet launches of "
@@ -86,9 +116,9 @@ def _warn_of_few_launches(known: pandas.DataFrame) -> None:
         )
 
 
-def _cases_of(baseline: Path, known: pandas.DataFrame) -> list[Case]:
+def _cases_of(baseline: Path, kept: pandas.DataFrame) -> list[Case]:
     """The cases of the baseline's rows, as its run.json describes them."""
-    ran = known[known["status"] != "skipped"]
+    ran = kept[kept["status"] != "skipped"]
     budgets = dict(zip(ran["case"], ran["effort"], strict=True))
     described = {case.get("key"): case for case in read_run(baseline).get("cases", [])}
     if budgets.keys() - described.keys():

@@ -25,7 +25,26 @@ Export = Callable[[Checked, str, str], str]
 def report(
     checked: Checked, against: str, *, strict: bool, as_json: bool, exports: Mapping[Path, Export]
 ) -> int:
-    """Prints first and writes files then: a full disk does not hide a regression."""
+    """Prints the verdict and then writes files: a full disk does not hide a regression.
+
+    Parameters
+    ----------
+    checked:
+        The judgement, and the two runs.
+    against:
+        The baseline or the commit, as the user named it.
+    strict:
+        Whether a case that stays inconclusive does not pass.
+    as_json:
+        Whether stdout gets JSON in place of a table.
+    exports:
+        Files to write, and what makes their content.
+
+    Returns
+    -------
+    int
+        The exit code.
+    """
     judgement = checked.judgement
     summary, code = headline(judgement, strict=strict), exit_code(judgement, strict=strict)
     if as_json:
@@ -62,8 +81,21 @@ def _as_data(judgement: Judgement, summary: str, code: int) -> dict[str, object]
 
 
 def junit(checked: Checked, against: str, headline: str, *, strict: bool) -> str:
-    """A test for each metric of each case; see ``_kind`` for those that do not pass. Where the
-    check cannot judge and no test is red, one more test, of all cases, is an error."""
+    """The check as JUnit's XML: a test for each metric of each case.
+
+    Where the check cannot judge and no test is red, one more test, of all cases, is an error.
+
+    Parameters
+    ----------
+    checked:
+        The judgement, and the two runs.
+    against:
+        The baseline or the commit, as the user named it.
+    headline:
+        The outcome in one line.
+    strict:
+        Whether a case that stays inconclusive does not pass.
+    """
     judgement = checked.judgement
     tests = [_test(graded) for graded in judgement.graded]
     is_red = any(kind in ("failure", "error") for _, _, kind, _ in tests)

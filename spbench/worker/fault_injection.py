@@ -109,7 +109,18 @@ class Fault:
         synchronise: Callable[[], None],
         now_s: Callable[[], float] = time.perf_counter,
     ) -> Callable[[], None]:
-        """``step`` as the rank runs it under the clock; ``synchronise`` waits for its device.
+        """The step as the rank runs it under the clock.
+
+        Parameters
+        ----------
+        rank:
+            The rank that asks; another than the planted one gets its step back.
+        step:
+            One step.
+        synchronise:
+            Waits for the rank's device.
+        now_s:
+            The clock, in seconds.
 
         The time is spent awake, as slower code would spend it. A rank that slept through it left
         its core to the others: on 2 shared cores their steps became 2.9 % shorter.
