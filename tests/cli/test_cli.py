@@ -260,23 +260,7 @@ FLAGS = {
     ],
     "init": ["NAME"],
     "list": ["--json", "WHAT"],
-    "doctor": [
-        "--device",
-        "--gpus",
-        "--join-timeout",
-        "--json",
-        "--links",
-        "--nnodes",
-        "--node-rank",
-        "--rdzv-endpoint",
-        "--set",
-        "--strategy",
-        "--timeout",
-        "--workload",
-        "-g",
-        "-s",
-        "-w",
-    ],
+    "doctor": ["--device", "--gpus", "--json", "--timeout", "-g"],
 }
 
 
