@@ -209,11 +209,9 @@ FLAGS = {
     "recommend": [
         "--cluster",
         "--compiled",
-        "--device",
         "--gpus",
         "--json",
         "--link-rate",
-        "--measure",
         "--set",
         "--share",
         "--strategy",
