@@ -9,11 +9,10 @@ import pandas
 
 from spbench.analysis.compare import MARGIN
 from spbench.analysis.compare_runs import compare_runs
-from spbench.analysis.compare_strategies import Line, compare_strategies
+from spbench.analysis.compare_strategies import compare_strategies
 from spbench.analysis.findings import Margins
 from spbench.analysis.launches import cases_of
 from spbench.analysis.verdict import judged
-from spbench.analysis.waiting import Waiting, waiting
 from spbench.cli import completion, options
 from spbench.cli.help_page import HelpPage
 from spbench.errors import CANNOT_JUDGE, DONE, Failure
@@ -22,16 +21,7 @@ from spbench.report.markdown import changes_part, strategies_part
 from spbench.report.run_table import show_findings
 from spbench.report.strategy_table import show_comparison
 from spbench.report.tables import print_data
-from spbench.report.waiting_sentences import waiting_sentences
-from spbench.results.find_run import (
-    RESULTS,
-    find_run,
-    not_there_yet,
-    read_latest,
-    reference_of,
-    way_on,
-)
-from spbench.results.link_report import reports_in
+from spbench.results.find_run import find_run, not_there_yet, read_latest, reference_of, way_on
 from spbench.results.run_json import folder_of_run
 from spbench.text import counted
 
@@ -89,24 +79,14 @@ def command(
         lines = compare_strategies(frame, reference or reference_of(run, frame), margin, cases)
     except ValueError as error:
         raise Failure(str(error)) from None
-    waits = waiting(cases, reports_in([RESULTS, folder_of_run(run).parent]))
     if form == "markdown":
         click.echo(markdown.document(strategies_part(lines)), nl=False)
     elif form:
-        print_data(
-            [line.as_data() | {"waiting": _sentences_of(line, waits)} for line in lines], form
-        )
+        print_data([line.as_data() for line in lines], form)
     else:
-        show_comparison(lines, waiting_sentences(waits))
+        show_comparison(lines)
         _warn_of_missing(run, frame, baselines)
     return DONE
-
-
-def _sentences_of(line: Line, cases: Sequence[Waiting]) -> list[str]:
-    """What this strategy waits for."""
-    of_line = line.panel, line.strategy, line.ranks
-    own = [case for case in cases if (case.panel, case.strategy, case.ranks) == of_line]
-    return waiting_sentences(own)
 
 
 def _warn_of_missing(run: Path, frame: pandas.DataFrame, baselines: Path) -> None:

@@ -52,7 +52,7 @@ EXAMPLES = {
     "show": ("show dsp-720m -s dsp,ulysses", "show my-model.yaml -g 2,8"),
     "init": ("init", "init models/video-2b.yaml"),
     "list": ("list workloads", "list clusters", "list runs --json"),
-    "doctor": ("doctor", "doctor --links -g 2"),
+    "doctor": ("doctor", "doctor --device cpu"),
     "recommend": (
         "recommend flux.1-dev -c l20-pcie -g 8 --set mode=forward",
         "recommend my-model.yaml -c results/clusters/here.yaml -g 4",

@@ -1,30 +1,20 @@
 """``spbench recommend``: which strategy for a workload on a cluster, and how sure that is."""
 
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage
 from spbench.cli.project_command import project_all
-from spbench.cli.run_command import exit_code, show_finished
 from spbench.cli.selection import choose_workload, rank_counts
 from spbench.errors import DONE, Failure
 from spbench.report.progress import loading_torch
 from spbench.report.tables import print_json
-from spbench.sweep.devices import choose_device, why_not_here
 from spbench.worker.fault_injection import refuse_fault
-from spbench.workload.case import MAX_RANKS, Device
+from spbench.workload.case import MAX_RANKS
 from spbench.workload.workload import Workload
-
-if TYPE_CHECKING:
-    from spbench.sweep.run import Finished
-
-RIVALS = 4
-"""Strategies that are measured at most."""
 
 
 @click.command("recommend", cls=HelpPage)
@@ -35,11 +25,7 @@ RIVALS = 4
 @options.share_option
 @options.link_rate_option
 @click.option("--compiled", is_flag=True, help="As under torch.compile, elementwise work fused.")
-@click.option(
-    "--measure", is_flag=True, help="Then measure those not told apart here, and say who wins."
-)
 @options.settings_option
-@options.device_option
 @options.json_option
 def command(
     workload: str,
@@ -49,9 +35,7 @@ def command(
     share: Path | None,
     link_rate: str | None,
     compiled: bool,
-    measure: bool,
     settings: Sequence[str],
-    device: str,
     as_json: bool,
 ) -> int:
     """Say which strategy is the fastest for WORKLOAD on a cluster that need not be at hand.
@@ -63,20 +47,15 @@ def command(
     """
     refuse_fault("recommend")
     work, names, counts = _asked(workload, settings, strategies, gpus)
-    on = choose_device(device, starts=measure)
     with loading_torch():
-        from spbench.projection.advise.candidates import candidates, refuse_to_measure
-        from spbench.projection.advise.recommend import as_data, recommend, rivals, show_advice
+        from spbench.projection.advise.candidates import candidates
+        from spbench.projection.advise.recommend import as_data, recommend, show_advice
         from spbench.projection.costmodel.sensitivity import cluster_at
         from spbench.projection.costmodel.step_time import Mode
     if share is not None and compiled:
         raise Failure("--share measured kernels as they ran; leave out --compiled")
     target, mode = cluster_at(cluster, link_rate), Mode(compiled=compiled)
     counts = counts if gpus else min(counts, target.most_ranks or counts)
-    if measure:
-        refuse_to_measure(counts, target, compiled=compiled)
-        if why_not := why_not_here(counts, on):
-            raise Failure(f"--measure --gpus {counts}: {why_not}")
     asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
     weighed = candidates(names, work, counts)
     projected = project_all([work], target, weighed, [counts], mode, share, asked)
@@ -84,14 +63,11 @@ def command(
         projected = [each for each in projected if each.share or each.cost is None]
     found = recommend(projected, target, mode)
     named = None if compiled else asked
-    if not as_json:
+    if as_json:
+        print_json(as_data(found, named))
+    else:
         show_advice(found, named)
-    finished = _measured(work, rivals(found, RIVALS), counts, on) if measure else None
-    if not as_json:
-        return show_finished(finished, as_json=False)
-    rows = {"measured": [asdict(record) for record in finished.records]} if finished else {}
-    print_json(as_data(found, named) | rows)
-    return exit_code(finished) if finished else DONE
+    return DONE
 
 
 def _asked(
@@ -102,15 +78,3 @@ def _asked(
     if len(counts) > 1 or counts[0] > MAX_RANKS:
         raise Failure(f"--gpus {gpus}: one number of ranks, from 1 to {MAX_RANKS}")
     return choose_workload(name, settings), options.strategies_of(strategies), counts[0]
-
-
-def _measured(work: Workload, names: Sequence[str], ranks: int, on: Device) -> "Finished | None":
-    """Measures the strategies here."""
-    from spbench.sweep.plan import cells
-    from spbench.sweep.request import Request, every
-    from spbench.sweep.run import run
-    from spbench.workload.sweeps import LAUNCHES
-
-    what = {"title": work.name, "combinations": every(work, names, [ranks])}
-    request = Request(**what, device=on, launches=LAUNCHES)  # type: ignore[arg-type]
-    return run(request, cells(request))

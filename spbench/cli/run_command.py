@@ -16,7 +16,7 @@ from spbench.errors import DONE, SOME_FAILED
 from spbench.report.dry_run import show_plan
 from spbench.report.progress import loading_torch
 from spbench.report.tables import print_json
-from spbench.results.find_run import RESULTS, reference_of
+from spbench.results.find_run import reference_of
 from spbench.sweep.devices import (
     Forecast,
     forecast,
@@ -125,17 +125,13 @@ def show_finished(finished: Finished | None, *, as_json: bool) -> int:
     # These import pandas, which takes 0.3 s: not before ranks start.
     from spbench.analysis.compare_strategies import compare_strategies
     from spbench.analysis.launches import cases_of
-    from spbench.analysis.waiting import waiting
     from spbench.report.strategy_table import show_comparison
-    from spbench.report.waiting_sentences import waiting_sentences
-    from spbench.results.link_report import reports_in
     from spbench.results.runs_csv import frame_of
 
     frame = frame_of(finished.records)
     cases = cases_of(frame)
     lines = compare_strategies(frame, reference_of(finished.folder, frame), cases=cases)
-    reports = reports_in([RESULTS, finished.folder.parent])
-    show_comparison(lines, waiting_sentences(waiting(cases, reports)))
+    show_comparison(lines)
     return exit_code(finished)
 
 

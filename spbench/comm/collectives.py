@@ -1,9 +1,25 @@
-"""One all-to-all makes a dim whole and cuts others, or undoes it; with as few copies as can be.
+"""Differentiable collectives over named shards; the only way that a strategy communicates.
+
+Each method's backward is another method of the same object, so the backward pass is counted
+by the same line of code.
+
+    forward           backward
+    switch a -> b     switch b -> a
+    all_gather        reduce_scatter
+    reduce_scatter    all_gather
+    all_reduce        all_reduce
+
+A tensor here is this rank's part of a whole tensor, cut along ``shard.dim`` into
+``shard.sizes``. A collective over one rank returns what it is given, and copies nothing.
+
+Code that ``torch.compile`` compiles may call them: they run as they are, between two of its graphs.
+
+A message has the dim that is whole on one side first. A tensor with that dim outermost in memory is
+sent, or received, where it lies: so does all that a collective gives. One all-to-all makes a dim
+whole and cuts others, or undoes it, with as few copies as can be:
 
     make_whole    packed once along the inner dim; arrives where it lies, outermost dim first
     make_cut      sent from where it lies, outermost dim first; unpacked once along the inner dim
-
-Tensors that go together are joined along the inner dim, and have one message to each rank.
 """
 
 from collections.abc import Callable, Sequence
@@ -69,7 +85,9 @@ def _cut(
     outs: list[Tensor] = []
     for other in others:
         sizes = resized(shape, dim, other.length)
-        outs.append(transport.empty(whole, [sizes[each] for each in order]).permute(undone(order)))
+        # made with its dims in memory's order, and seen in the message's
+        out = transport.empty(whole, [sizes[dim_lying] for dim_lying in order])
+        outs.append(out.permute(undone(order)))
     arriving = [Cut(out, dim, shard) for out, shard in zip(outs, others, strict=True)]
     transport.all_to_all(arriving, [Cut(whole, 0, outermost)]).wait()
     return outs
@@ -77,29 +95,9 @@ def _cut(
 
 def _inner(outermost: Shard, other: Shard) -> int:
     """The dim of ``other`` in a message."""
-    return other.dim + (other.dim < outermost.dim)
+    # Dims before the outermost move one place in when that one comes to the front.
+    return other.dim + 1 if other.dim < outermost.dim else other.dim
 
-
-# Differentiable collectives over named shards; the only way that a strategy communicates.
-#
-# Each method's backward is another method of the same object, so the backward pass is counted
-# by the same line of code.
-#
-#     forward           backward
-#     switch a -> b     switch b -> a
-#     all_gather        reduce_scatter
-#     reduce_scatter    all_gather
-#     all_reduce        all_reduce
-#
-# A tensor here is this rank's part of a whole tensor, cut along ``shard.dim`` into
-# ``shard.sizes``. A collective over one rank returns what it is given, and copies nothing.
-#
-# Code that ``torch.compile`` compiles may call them: they run as they are, between two graphs of
-# it.
-#
-# A message has the dim that is whole on one side first. A tensor with that dim outermost in memory
-# is
-# sent, or received, where it lies: so does all that a collective gives.
 
 Move = Callable[[Sequence[Tensor]], Sequence[Tensor]]
 
@@ -160,10 +158,19 @@ class Collectives:
     ) -> tuple[Tensor, ...]:
         """``before.dim`` becomes whole, in rank order, and ``after.dim`` becomes sharded.
 
-        Several tensors travel in one all-to-all. They may differ in their length along
-        ``after.dim``. Forward and backward each send all but the rank's own part. ``outermost``
-        is the dim of the two that is outermost in the message, ``before.dim`` by default: a
-        tensor that is outermost in memory there, on the side where it is whole, is not copied.
+        Forward and backward each send all but the rank's own part, in one all-to-all.
+
+        Parameters
+        ----------
+        xs : this rank's parts along ``before.dim``, which travel together
+        before : how they are cut
+        after : how they are to be cut; one for each where their lengths along its dim differ
+        outermost : the dim of the two that is outermost in the message, ``before.dim`` by default:
+            a tensor that is outermost in memory there, on the side where it is whole, is not copied
+
+        Returns
+        -------
+        this rank's parts along ``after.dim``
         """
         others = [after] * len(xs) if isinstance(after, Shard) else list(after)
         if outermost in (None, before.dim):
@@ -228,6 +235,8 @@ class Collectives:
         whole = self.transport.empty(x, resized(mine.shape, 0, shard.length))
         blocks = whole.split(list(shard.sizes))
         blocks[self.rank].copy_(mine)
+        # In each of N - 1 steps the block that came last goes on: first one's own, then that of
+        # the rank before, and so on; the next one belongs to the rank before that.
         for owner in range(self.rank, self.rank - self.size + 1, -1):
             self.transport.shift(blocks[(owner - 1) % self.size], blocks[owner % self.size]).wait()
         return whole.movedim(0, shard.dim)

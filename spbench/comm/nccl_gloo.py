@@ -144,8 +144,12 @@ class MessageTransport(Transport):
         """Each rank gets the others' parts. Few are added to its own, which is not moved."""
         own, leaving = sent.part(self.rank), by_rank([sent])
         leaving[self.rank] = []
-        are_added = self.size <= (MOST_ADDED if received.element_size() >= 4 else 2)
-        parts = received.new_empty(self.size - are_added, *received.shape)
+        # Of 16 bits each addition would round once more; torch's sum rounds once, in the end.
+        most = MOST_ADDED if received.element_size() >= 4 else 2
+        are_added = self.size <= most
+        # One's own part needs no place beside the others' where parts are added one to another.
+        places = self.size - 1 if are_added else self.size
+        parts = received.new_empty(places, *received.shape)
         arriving: list[Parts] = [[part] for part in parts]
         if are_added:
             arriving.insert(self.rank, [])

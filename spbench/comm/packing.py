@@ -54,11 +54,13 @@ class Cut:
     def stack(self) -> Tensor:
         """Even parts as one view, (ranks, *part)."""
         sizes = self.shard.sizes
+        # (..., N n, ...) -> (..., N, n, ...) -> (N, ..., n, ...): no data moves, only strides
         return self.tensor.unflatten(self.dim, (len(sizes), sizes[0])).movedim(self.dim, 0)
 
     @property
     def flat(self) -> Tensor | None:
         """A flat view with one part behind the other, if they lie so in memory."""
+        # Parts follow each other if no dim before the cut one has more than one place.
         is_outermost = math.prod(self.tensor.shape[: self.dim]) == 1
         return self.tensor.view(-1) if is_outermost and self.tensor.is_contiguous() else None
 
@@ -116,6 +118,7 @@ def in_words(parts: Parts) -> Parts:
     """A GPU's tensors as words of eight bytes, if all rows are made of such: it copies number by
     number what is no single run of memory, in half the time (docs/performance.md, one H200)."""
     for x in parts:
+        # Each row must begin and end on a word: four bfloat16 numbers, or two of float32.
         ends = x.shape[-1], x.storage_offset(), *x.stride()[:-1]
         is_apart = any(n * x.element_size() % 8 for n in ends)
         is_cut_off = x.requires_grad and torch.is_grad_enabled()  # integers have no gradient
@@ -170,6 +173,7 @@ def _runs(part: Tensor, run_dim: int) -> list[Tensor]:
     """
     if math.prod(part.shape[run_dim:]) * part.element_size() < MIN_MESSAGE_BYTES:
         return [part]
+    # a view for each place of the dims before run_dim: (2, 3, 512, D) cut along dim 2 has six
     return [part[index] for index in product(*(range(n) for n in part.shape[:run_dim]))]
 
 
@@ -181,6 +185,7 @@ def _joined(flat: Tensor, cuts: Cuts) -> Iterator[tuple[Tensor, list[Tensor], in
     """Yields views of ``flat`` with the parts, or stacks of parts, joined there along a dim."""
     ranks, dim = len(cuts[0].shard.sizes), cuts[0].dim
     if all(cut.shard.is_even for cut in cuts):
+        # (N, *part): joined parts of all ranks at once, one dim further in; one copy for all ranks
         stacks = [cut.stack for cut in cuts]
         yield flat.view(_joined_shape(stacks, dim + 1)), stacks, dim + 1
         return
@@ -206,6 +211,7 @@ def memory_order(x: Tensor, features: int = 0) -> list[int]:
 
 def undone(order: Sequence[int]) -> list[int]:
     """The order of dims that undoes a permutation."""
+    # Dim d stands at order.index(d); sorting places by the dim that stands there gives just that.
     return sorted(range(len(order)), key=order.__getitem__)
 
 

@@ -3,6 +3,13 @@
 Only rings have products of their own, block by block. Tensors are (B, *axes, Z, D): batch, the
 sequence axes, heads, head size; keys and values may have fewer heads. Folding gives the kernels'
 layout, (batch and other axes, Z, S, D), as a view wherever strides allow.
+
+Two more are as local. Keys and values projected to a short sequence (Wang et al., Linformer, 2020,
+eq. 7): each rank projects the part of the sequence that it holds, and the sum over the ranks is
+P keys instead of S, whole on each of them. And attention to text that every rank holds whole, whose
+queries go in pieces: in backward a kernel shares out samples, heads and blocks of keys among a
+GPU's processors, and the text is one block of keys. Where a rank has few heads most processors
+would idle: 2 heads of a whole sequence took 27 times as long as they need (docs/decisions/0023).
 """
 
 import math
@@ -67,6 +74,7 @@ class Folding:
 
     def fold(self, x: Tensor) -> Tensor:
         """Folds ``x``, which may have fewer heads and another length."""
+        # (B, *axes, Z, D) -> (*others, *attended, Z, D) -> (b, S, Z, D) -> (b, Z, S, D)
         moved = x.permute(*self.others, *self.dims, x.ndim - 2, x.ndim - 1)
         length = math.prod(x.shape[dim] for dim in self.dims)
         return reshaped(moved, (-1, length, *x.shape[-2:])).transpose(1, 2)
@@ -107,17 +115,29 @@ def project(k: Tensor, v: Tensor, projection: Tensor) -> list[Tensor]:
     return [matrix @ x for matrix, x in zip(projection.flatten(2), (k, v), strict=True)]
 
 
-# Attention to keys and values projected to a short sequence (Linformer), over a sharded axis.
-#
-# Each rank projects the part of the sequence that it holds. The sum over the ranks is short,
-# P keys instead of S, and whole on each of them; every query then attends to all of it.
+# Keys and values projected to a short sequence
 
 
 def attend_projected(
     q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
 ) -> Tensor:
-    """(B, *axes, Z, D) cut along an attended dim. Forward and backward: one all-reduce."""
+    """Attention along a cut axis to keys and values projected to a short sequence.
+
+    Forward and backward: one all-reduce each of the short keys and values.
+
+    Parameters
+    ----------
+    q, k, v : (B, *axes, Z, D), this rank's part along ``shard.dim``
+    scores : with the whole projection (2, P, *attended lengths)
+    shard : how an attended dim is cut
+    comm : of the ranks that share it
+
+    Returns
+    -------
+    (B, *axes, Z, D), this rank's part
+    """
     assert scores.projection is not None, "an attention without projection has nothing to sum"
+    # (2, P, *attended lengths): the columns of this rank's positions
     mine = comm.take(scores.projection, shard.along(2 + scores.dims.index(shard.dim)))
     folding = Folding.of(q.shape, scores.dims)
     partial = project(folding.fold(k), folding.fold(v), mine)
@@ -132,11 +152,7 @@ def projected_traffic(attention: Attention, workload: Workload, ranks: int) -> T
     return [Transfer.all_reduce(short, ranks)], [Transfer.all_reduce(short, ranks)]
 
 
-# Attention to text tokens that every rank holds whole; queries go in pieces, each to all tokens.
-#
-# In backward a kernel shares out samples, heads and blocks of keys among a GPU's processors, and
-# the text is one block of keys. Where a rank has few heads most processors would idle: 2 heads of
-# a whole sequence took 27 times as long as they need (docs/decisions/0023).
+# Attention to text that every rank holds whole
 
 PIECE = 1024
 """The fewest queries that the kernel gets as one sample, if there are so many."""
@@ -148,6 +164,8 @@ LONGER = 8
 
 def cross_attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     """Attention of every position of ``q`` (B, *axes, Z, D) to all of k, v (B, L, Z, D)."""
+    # As it lies: a time-sharded q is (T, B, S, Z, D) in memory. Dims inside the sample's are its
+    # queries in one piece of memory; dims outside it are batch to the kernel, like samples.
     longer = LONGER * k.shape[1]
     order = memory_order(q, 2)
     sample = order.index(0)

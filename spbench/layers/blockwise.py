@@ -1,22 +1,41 @@
-"""Attention in blocks of keys: the part of each, the merge of parts, the gradients of each.
+r"""Attention in blocks of keys: the part of each, the merge of parts, the gradients of each.
 
-A softmax over all keys is one over each block, weighted by what the block has of the whole:
+A softmax over all keys is one over each block, weighted by what the block has of the whole
+(Liu et al., Ring Attention, 2023; Dao et al., FlashAttention, 2022, section 3.1):
 
     lse_i = log sum exp(q k_i)      out_i = softmax(q k_i) v_i
     lse = log sum_i exp(lse_i)      out = sum_i exp(lse_i - lse) out_i
 
 Backward of a block needs no other: from the merged out and lse a kernel's backward gives what the
 block adds to dQ, and its dK and dV. Tensors are folded, (b, Z, S, D).
+
+Keys and values travel together between ranks, (S, 2, b, Z, D): positions are outermost, so that
+blocks of any length, and the first keys of a block, lie in one piece of memory. So do their
+gradients.
+
+Ranks may form rows and columns: each then attends with the queries of its row to the keys of its
+column. What a row computes for a rank's queries are as many parts as it has columns; the rank
+merges them. Under a causal mask both are put in order of positions. The row's queries are then an
+early run and a late one, in each of which the rank has keys of its own; six products are all,
+whatever the ranks:
+
+                           keys before    its own    keys behind
+    queries before it          x             .            .
+    of the same positions      x             \            .
+    queries behind it          x             x            .
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from typing import NamedTuple
+from itertools import accumulate
+from typing import NamedTuple, final
 
 import torch
 from torch import Tensor
 
+from spbench.comm.collectives import Collectives
 from spbench.layers.kernels import LIMITS, chunks, gradients_of, with_lse
+from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Run, Shard, shard_sizes
 
 
@@ -30,7 +49,10 @@ class Part(NamedTuple):
 
 
 def attend_block(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Part:
-    """Attention of (b, Z, S, D) to a block of keys, which may have fewer heads."""
+    """Attention of q (b, Z, S, D) to a block of keys k, v (b, Zkv, K, D) of as many heads or fewer.
+
+    ``causal``: query i sees the keys 0 to i of the block alone, of which there are as many.
+    """
     count = chunks(q, k, LIMITS, masked=False)
     return Part(*_in_chunks(partial(with_lse, causal=causal), count, q, k, v))
 
@@ -45,6 +67,7 @@ def merge(total: Part | None, part: Part, row: int = 0) -> Part:
         return part
     total = Part(total.out.to(total.lse.dtype), total.lse)
     out, lse = from_row(total.out, row), from_row(total.lse, row)
+    # exp(lse_i - lse) of the new part is the sigmoid of the gap: out + weight (new out - out).
     gap = part.lse - lse
     out.lerp_(part.out.to(out.dtype), gap.sigmoid()[..., None])
     torch.logaddexp(lse, part.lse, out=lse)
@@ -54,7 +77,15 @@ def merge(total: Part | None, part: Part, row: int = 0) -> Part:
 def block_gradients(
     grad: Tensor, q: Tensor, k: Tensor, v: Tensor, whole: Part, *, causal: bool = False
 ) -> tuple[Tensor, ...]:
-    """What a block adds to dQ, and its dK and dV. ``whole``: these queries' merge of all blocks."""
+    """What a block adds to dQ, and its dK and dV.
+
+    Parameters
+    ----------
+    grad, q : (b, Z, S, D), the queries and the gradient of their out
+    k, v : (b, Zkv, K, D), the block
+    whole : these queries' merge of all blocks
+    causal : whether query i sees the keys 0 to i alone
+    """
     count = chunks(q, k, LIMITS, masked=False)
     return _in_chunks(partial(gradients_of, causal=causal), count, grad, q, k, v, *whole)
 
@@ -84,11 +115,7 @@ def _in_chunks(
     return tuple(torch.cat(same) for same in zip(*(call(*part) for part in parts), strict=True))
 
 
-# Keys and values on their way between ranks: how they are packed, and which queries see them.
-#
-# K and V travel together, (S, 2, b, Z, D): positions are outermost, so that blocks of any length,
-# and
-# the first keys of a block, lie in one piece of memory. So do their gradients.
+# Keys and values on their way between ranks
 
 
 class Tile(NamedTuple):
@@ -109,12 +136,14 @@ def tile(keys: Shard, rank: int, owner: int, causal: bool) -> Tile:
     mine, others = keys.runs[rank], keys.runs[owner]
     if not causal or owner == rank:
         return Tile(0, keys.sizes[owner], causal)
+    # Queries that lie before all keys of the owner see none; they are the first in memory.
     blind = sum(length for first, length in mine if first < others[0][0])
     return Tile(blind, sum(n for first, n in others if first < mine[-1][0]), causal=False)
 
 
 def folded_shard(shard: Shard, positions: int, rank: int) -> Shard:
     """How folded keys are shared, if ``rank`` has ``positions`` of them."""
+    # Folded positions of one of the sharded axis: 8 of time x 4 of space on this rank have span 4.
     span = positions // shard.sizes[rank]
     runs = (tuple((first * span, n * span) for first, n in of_rank) for of_rank in shard.runs)
     return Shard(0, tuple(runs))
@@ -122,11 +151,13 @@ def folded_shard(shard: Shard, positions: int, rank: int) -> Shard:
 
 def pack(k: Tensor, v: Tensor) -> Tensor:
     """K and V (b, Z, S, D) as they travel, (S, 2, b, Z, D)."""
+    # (b, Z, S, D) -> (S, b, Z, D), and both side by side in dim 1
     return torch.stack([x.permute(2, 0, 1, 3) for x in (k, v)], 1)
 
 
 def unpack(packed: Tensor) -> Sequence[Tensor]:
     """``pack`` undone, as views."""
+    # (S, 2, b, Z, D) -> (2, b, Z, S, D)
     return packed.permute(1, 2, 3, 0, 4).unbind()
 
 
@@ -170,7 +201,110 @@ def _rearranged(x: Tensor, before: list[Run], after: list[Run], dim: int) -> Ten
 
 def put(gradients: Sequence[Tensor], packed: Tensor, runs: Sequence[Run]) -> None:
     """Writes dK and dV (b, Z, S, D) to these runs of all, one after another."""
-    for each, into in zip(gradients, unpack(packed), strict=True):
-        parts = each.split([length for _, length in runs], 2)
+    for gradient, into in zip(gradients, unpack(packed), strict=True):
+        parts = gradient.split([length for _, length in runs], 2)
         for part, run in zip(parts, runs, strict=True):
             into.narrow(2, *run).copy_(part)
+
+
+# Ranks in rows and columns
+
+
+@final
+class AttentionGrid:
+    """This rank's row and column, for folded queries and keys (b, Z, S, D)."""
+
+    def __init__(self, comm: Collectives, positions: Shard, causal: bool) -> None:
+        """``positions``: those of all ranks, folded."""
+        self.in_row, self.in_column = comm.along("columns"), comm.along("rows")
+        mesh = Mesh.of({"rows": self.in_column.size, "columns": self.in_row.size})
+        row, column = (mesh.members(comm.rank, axis) for axis in ("columns", "rows"))
+        self.queries, self.keys = positions.among(row), positions.among(column)
+        """Positions of the row's queries and of the column's keys, in rank order."""
+        self.causal = causal
+        self.tiles = list(tiles(self.queries, self.keys, causal))
+
+    def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Part:
+        """Attention of the row's queries to the column's keys; without any: 0, of weight 0."""
+        if not self.causal:  # one tile
+            return attend_block(q, k, v)
+        q, (k, v) = self._ordered(self.queries, q)[0], self._ordered(self.keys, k, v)
+        rows = q.new_zeros(q.shape, dtype=torch.promote_types(q.dtype, torch.float32))
+        total = Part(rows, rows.new_full(q.shape[:-1], -torch.inf))
+        for queries, keys, causal in self.tiles:
+            part = attend_block(*_cut(queries, q), *_cut(keys, k, v), causal=causal)
+            merge(Part(*_cut(queries, *total)), part)
+        return Part(*self._by_rank(self.queries, *total))
+
+    def merged(self, part: Part) -> Part:
+        """This rank's own rows, from the parts of all ranks of its row."""
+        own = self.queries.along(1)
+        apart = Shard.of_sizes(0, (1,) * self.in_row.size)
+        outs, lses = (
+            self.in_row.switch(x.movedim(2, 0)[None], before=apart, after=own)[0] for x in part
+        )
+        parts = [Part(*(x.movedim(0, 2) for x in pair)) for pair in zip(outs, lses, strict=True)]
+        total = parts.pop(self.in_row.rank)  # it has each query's own key: no row without any
+        for other in parts:
+            total = merge(total, other)
+        return total
+
+    def gradients(
+        self, grad: Tensor, q: Tensor, out: Tensor, lse: Tensor, k: Tensor, v: Tensor
+    ) -> Sequence[Tensor]:
+        """What these keys add to dQ of the row, and these queries to dK and dV of the column."""
+        if not self.causal:
+            return block_gradients(grad, q, k, v, Part(out, lse))
+        grad, q, out, lse = self._ordered(self.queries, grad, q, out, lse)
+        k, v = self._ordered(self.keys, k, v)
+        wide = torch.promote_types(q.dtype, torch.float32)
+        sums = [x.new_zeros(x.shape, dtype=wide) for x in (q, k, v)]
+        for queries, keys, causal in self.tiles:
+            (d_out, rows, *whole), (block_k, block_v) = (
+                _cut(queries, grad, q, out, lse),
+                _cut(keys, k, v),
+            )
+            d_block = block_gradients(d_out, rows, block_k, block_v, Part(*whole), causal=causal)
+            into = _cut(queries, sums[0]) + _cut(keys, *sums[1:])
+            for total, gradient in zip(into, d_block, strict=True):
+                total.add_(gradient)
+        return self._by_rank(self.queries, sums[0]) + self._by_rank(self.keys, *sums[1:])
+
+    def _ordered(self, held: Shard, *tensors: Tensor) -> list[Tensor]:
+        return [by_position(x, held, 2) if self.causal else x for x in tensors]
+
+    def _by_rank(self, held: Shard, *tensors: Tensor) -> list[Tensor]:
+        return [by_rank(x, held, 2) if self.causal else x for x in tensors]
+
+
+def tiles(queries: Shard, keys: Shard, causal: bool) -> Iterator[tuple[Run, Run, bool]]:
+    """Queries and keys that see each other, as runs, and whether a query sees no later key.
+
+    Under a mask both are in order of positions. A run of keys lies in a run of queries or beside
+    it, as one rank of a row and a column is in both.
+    """
+    if not causal:
+        yield (0, queries.length), (0, keys.length), False
+        return
+    blocks = _in_memory(sorted(run for of_rank in keys.runs for run in of_rank if run[1]))
+    for (first, length), row in _in_memory(queries.merged):
+        # The first product of the picture: keys before the run are one run, as they are in order.
+        before = sum(n for (at, n), _ in blocks if at < first)
+        if before:
+            yield (row, length), (0, before), False
+        for (at, n), column in blocks:
+            start, end = at - first, at - first + n
+            if 0 <= start < length:
+                # The rank's own keys lie on the diagonal; queries of the run behind see them all.
+                yield (row + start, n), (column, n), True
+                if end < length:
+                    yield (row + end, length - end), (column, n), False
+
+
+def _in_memory(runs: Sequence[Run]) -> list[tuple[Run, int]]:
+    """Each run, and where it begins if they lie end to end."""
+    return list(zip(runs, accumulate((length for _, length in runs), initial=0), strict=False))
+
+
+def _cut(run: Run, *tensors: Tensor) -> list[Tensor]:
+    return [x.narrow(2, *run) for x in tensors]

@@ -1,17 +1,28 @@
-"""The heads that each rank computes with, when heads are shared out.
+"""Heads shared out between the ranks, for which a sharded axis becomes whole; and the bytes sent.
+
+    q, k, v   (B, T/N, S, Z, D)   --switch-->   (B, T, S, Z/N, D)
+    out       (B, T, S, Z/N, D)   --switch-->   (B, T/N, S, Z, D)
 
 Heads need not divide: 4 on 3 ranks are 2, 1, 1. With grouped queries a rank gets whole groups
 where they divide as evenly as queries would; else several ranks get a copy of a key head.
+
+A pair bias goes by heads as well. It is computed from a side input that is sharded like the
+activation: each rank projects its own rows of the pair tensor to one bias for each head,
+(B, S/N, S, Z). To attend a whole axis takes the other ranks' rows too, which an account of
+activations alone leaves out.
 """
 
+import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from itertools import accumulate
+from typing import Any, final
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, attend_whole
@@ -57,12 +68,14 @@ class HeadShares:
         heads = self.keys[rank]
         if self.group == 1:
             return len(heads)
+        # Only the first and the last key head may serve fewer query heads here than a whole group.
         ends = [self._users_of(head, rank) for head in (heads[0], heads[-1])]
         between = [self.group] if len(heads) > 2 else []
         return len(heads) if len({*ends, *between}) == 1 else self.queries[rank]
 
     def _users_of(self, head: int, rank: int) -> int:
         """Query heads of ``rank`` that a key head serves."""
+        # Query heads [head g, (head + 1) g) share a key head; of these the rank has [first, last).
         first, last = self._starts[rank], self._starts[rank + 1]
         return min((head + 1) * self.group, last) - max(head * self.group, first)
 
@@ -87,7 +100,7 @@ def padded_heads(heads: int, key_heads: int, ranks: int) -> tuple[int, int]:
     """
     if heads % ranks == 0:
         return heads, key_heads
-    keys = -(-key_heads // ranks) * ranks
+    keys = math.ceil(key_heads / ranks) * ranks
     return keys * (heads // key_heads), keys
 
 
@@ -104,12 +117,14 @@ def all_heads(workload: Workload, ranks: int, pads: bool) -> Workload:
 def share_heads(heads: int, key_heads: int, ranks: int) -> HeadShares:
     """Shares of whole groups where those are as even as can be, else of single query heads."""
     group = heads // key_heads
+    # 8 query heads, 4 of keys, 3 ranks: single heads, 3, 3, 2, as groups would be 4, 2, 2.
     queries, groups = shard_sizes(heads, ranks), share_groups(key_heads, group, ranks)
     if key_heads >= ranks and max(groups) == max(queries):
         queries = groups
     return HeadShares(
         queries=queries,
         keys=tuple(
+            # the key heads of the first and of the last of its query heads, and all between
             range(first // group, (first + count - 1) // group + 1)
             for first, count in runs_of(queries)
         ),
@@ -117,10 +132,7 @@ def share_heads(heads: int, key_heads: int, ranks: int) -> HeadShares:
     )
 
 
-# Heads shared out between the ranks, for which a sharded axis becomes whole; and the bytes sent.
-#
-# q, k, v   (B, T/N, S, Z, D)   --switch-->   (B, T, S, Z/N, D)
-# out       (B, T, S, Z/N, D)   --switch-->   (B, T/N, S, Z, D)
+# Attention by heads, and its bytes
 
 
 def attend_by_heads(
@@ -187,6 +199,7 @@ def traffic_by_heads(
     """
     workload = all_heads(workload, len(held), pads)
     shares = share_heads(workload.heads, workload.key_heads, len(held))
+    # of one head over the positions that these ranks hold together
     head_bytes = workload.head_bytes * sum(held) // shared_length(workload, axis)
     Q, keys_bytes = workload.heads * head_bytes, 2 * sum(shares.key_sizes) * head_bytes
     to_heads = Transfer.together(
@@ -226,9 +239,7 @@ def bias_traffic_by_groups(sublayer: Sublayer, workload: Workload, ranks: int) -
     return bias_traffic_by_heads(sublayer, workload, share_groups(workload.key_heads, group, ranks))
 
 
-# Bytes of heads that are shared out in groups of ranks, with another exchange across the groups.
-#
-# Thousands of ranks send the same few amounts: each is worked out once.
+# Bytes in groups of ranks, with another exchange across the groups
 
 HEADS = "heads"
 """The axis of a mesh whose groups share out heads: its last."""
@@ -290,3 +301,73 @@ def with_heads(workload: Workload, heads: int, key_heads: int) -> Workload:
     """The workload with these heads alone, of the same size."""
     own = {"heads": heads, "kv_heads": key_heads, "head_dim": workload.head_size}
     return workload.model_copy(update=own)
+
+
+# The bias of scores
+
+
+@final
+class PairBias(nn.Module):
+    """This rank's rows of the pair tensor (B, S/N, S, C) -> its rows of bias (B, S/N, S, Z).
+
+    There is no constant for each head: softmax would not see it, and its gradient is zero.
+    """
+
+    def __init__(self, channels: int, heads: int) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.empty(heads, channels))
+
+    def forward(self, pairs: Tensor) -> Tensor:
+        return F.linear(pairs, self.weight)
+
+
+def gathered(scores: Scores, comm: Collectives) -> Scores:
+    """``scores`` with the whole bias, (B, S, S, Z), on every rank. Backward: a reduce-scatter."""
+    if scores.bias is None or scores.bias_shard is None:
+        return scores
+    return replace(scores, bias=comm.all_gather(scores.bias, scores.bias_shard), bias_shard=None)
+
+
+def gather_traffic(
+    sublayer: Sublayer, workload: Workload, cut: Callable[[str], Shard]
+) -> tuple[list[Transfer], list[Transfer]]:
+    """Transfers of ``gathered`` in forward and in backward; ``cut``: how an axis is cut."""
+    if not isinstance(sublayer, Attention) or not sublayer.pair_bias:
+        return [], []
+    (axis,) = sublayer.axes
+    sizes = cut(axis).sizes
+    whole_bytes = workload.bias_bytes(axis)
+    return [Transfer.all_gather(whole_bytes, sizes)], [Transfer.reduce_scatter(whole_bytes, sizes)]
+
+
+def taken(scores: Scores, group: int, comm: Collectives) -> Scores:
+    """``scores`` with the bias of this rank's heads alone, whole groups of ``group`` queries.
+
+    Every rank has that of all heads. Backward: an all-gather.
+    """
+    if scores.bias is None:
+        return scores
+    heads = share_groups(scores.bias.shape[3] // group, group, comm.size)
+    own: Tensor = _Taken.apply(scores.bias, Shard.of_sizes(3, heads), comm)
+    return replace(scores, bias=own, bias_shard=None)
+
+
+def taken_traffic(sublayer: Sublayer, workload: Workload, ranks: int) -> list[Transfer]:
+    """Transfers of ``taken`` in backward."""
+    if not isinstance(sublayer, Attention) or not sublayer.pair_bias:
+        return []
+    heads = share_groups(workload.key_heads, workload.heads // workload.key_heads, ranks)
+    return [Transfer.all_gather(workload.bias_bytes(*sublayer.axes), heads)]
+
+
+class _Taken(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, bias: Tensor, heads: Shard, comm: Collectives) -> Tensor:
+        ctx.how = heads, comm
+        return comm.take(bias, heads).clone()
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        heads, comm = ctx.how
+        return comm.start_all_gather(grad, heads).wait(), None, None

@@ -1,10 +1,18 @@
-"""Projections into and out of sublayers, whole or cut by heads or columns.
+"""Projections and norms of queries and keys, whole or cut by heads or columns.
 
 A weight keeps the dims that mean something, (*out, *in): q, k and v of a self-attention are
 one weight (Z + 2 Zkv, D, H). The first dim out of a projection into a sublayer, and the first into
 a projection out of one, belongs to heads or columns. Every strategy's form of a weight loads from
 the same whole one, and a parameter that holds only a part carries ``shard`` to tell which: the gate
 compares gradients weight by weight.
+
+Where neighbours cut weights (the groups of the mesh's last axis, each alike), a rank has some
+columns into a sublayer and some rows out. How the input comes to the columns, and how the sum over
+the rows goes to the ranks, is the strategy's.
+
+An RMS norm of queries and keys is of each head by itself, or of all heads together. Across heads, a
+rank that has only some of the heads needs the others' squares: forward sums two numbers a position
+over the ranks, one of the queries and one of the keys; backward sums their gradients.
 """
 
 import math
@@ -18,9 +26,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
+from spbench.layers.kernels import rms_norm
 from spbench.layers.memory_order import in_memory_order, put_outermost
+from spbench.workload.block import Attention, Sublayer
+from spbench.workload.fields import ACROSS_HEADS, DTYPE_BYTES
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard, Sizes, runs_of, shard_sizes
+from spbench.workload.traffic import Transfer
+from spbench.workload.workload import Workload
 
 
 class Stretch(NamedTuple):
@@ -50,17 +63,19 @@ class LinearSpec:
 
     def part(self, dim: int, ranks: int) -> Shard:
         """A rank's part, a run of every stretch, where the cut dim is ``dim`` of a tensor."""
-        starts = accumulate((each.length for each in self.stretches), initial=0)
+        starts = accumulate((stretch.length for stretch in self.stretches), initial=0)
         by_stretch = [
-            [(start + first, held) for first, held in runs_of(each.lengths(ranks))]
-            for start, each in zip(starts, self.stretches, strict=False)
+            [(start + first, held) for first, held in runs_of(stretch.lengths(ranks))]
+            for start, stretch in zip(starts, self.stretches, strict=False)
         ]
+        # From runs by stretch to runs by rank: rank 0 has the first queries, keys and values.
         return Shard(dim, tuple(zip(*by_stretch, strict=True)))
 
 
 def cut_by_neighbours(spec: LinearSpec, dim: int, comm: Collectives) -> Shard:
     """Each rank's part of a weight that every group of the mesh's last axis cuts alike."""
     size = comm.mesh.size_of(comm.mesh.last)
+    # neighbours are of the mesh's last axis: rank 5 with groups of 4 holds what rank 1 holds
     return spec.part(dim, size).among([rank % size for rank in range(comm.size)])
 
 
@@ -123,10 +138,7 @@ class WholeLinear(nn.Module):
         return product(x, self.weight, self.bias, self.inner)
 
 
-# Projections whose weights neighbours cut: each has some columns into a sublayer, some rows out.
-#
-# How the input comes to the columns, and how the sum over the rows goes to the ranks, is the
-# strategy's. Groups of neighbours are those of the mesh's last axis; each cuts the weights alike.
+# Weights that neighbours cut
 
 Times = Callable[[Tensor, Tensor, Tensor, Shard], Tensor]
 """The product of an input with a rank's columns (columns, H), with their bias."""
@@ -166,3 +178,81 @@ class RowCut(nn.Module):
     def forward(self, x: Tensor, shard: Shard) -> Tensor:
         partial = product(put_outermost(x, shard.dim), self.weight, None, self.inner)
         return self.summed(partial, shard) + self.bias
+
+
+# RMS norms of queries and keys
+
+EPS = 1e-6
+SUMMED_BYTES = 4
+"""Least bytes of a number that is summed over the ranks: squares of 16 bits are summed in 32."""
+
+
+@final
+class EachHeadNorm(nn.Module):
+    """An RMS norm of each head's query and of each head's key, its scale shared by the heads."""
+
+    def __init__(self, head_dim: int) -> None:
+        super().__init__()
+        self.q_norm, self.k_norm = nn.RMSNorm(head_dim, eps=EPS), nn.RMSNorm(head_dim, eps=EPS)
+        mark_of_heads(*self.parameters())
+
+    def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        return _normed(q, self.q_norm.weight), _normed(k, self.k_norm.weight)
+
+
+@final
+class AcrossHeadsNorm(nn.Module):
+    """An RMS norm of all heads' queries at a position, and one of all keys, with their scales."""
+
+    def __init__(self, workload: Workload, comm: Collectives, *, is_cut: bool) -> None:
+        """``is_cut``: whether this rank has some of the heads, by whole groups of them."""
+        super().__init__()
+        self.comm, self.is_cut = comm, is_cut
+        self.numbers = [n * workload.head_size for n in (workload.heads, workload.key_heads)]
+        self.q_norm = self._scale(workload, workload.heads)
+        self.k_norm = self._scale(workload, workload.key_heads)
+
+    def _scale(self, workload: Workload, heads: int) -> nn.Module:
+        units, shape = workload.key_heads, (heads, workload.head_size)
+        spec = LinearSpec(in_shape=(), out_shape=shape, stretches=(Stretch(units, heads // units),))
+        part = cut_by_neighbours(spec, 0, self.comm) if self.is_cut else None
+        holder = nn.Module()
+        holder.weight = empty_parameter(shape, part, self.comm.rank)
+        return holder
+
+    def forward(self, q: Tensor, k: Tensor) -> tuple[Tensor, Tensor]:
+        weights = self.q_norm.get_parameter("weight"), self.k_norm.get_parameter("weight")
+        if not self.is_cut:
+            return _normed(q, weights[0]), _normed(k, weights[1])
+        others = self.comm.along(self.comm.mesh.last)
+        squares = others.all_reduce(torch.stack([_squares(q), _squares(k)]))
+        # rms norm over all heads: x / sqrt(mean of squares + eps) * weight, the mean over all ranks
+        means = (total / numbers for total, numbers in zip(squares, self.numbers, strict=True))
+        q, k = (
+            x * (mean + EPS).rsqrt().to(x.dtype)[..., None, None] * weight
+            for x, mean, weight in zip((q, k), means, weights, strict=True)
+        )
+        return q, k
+
+
+def _normed(x: Tensor, weight: Tensor) -> Tensor:
+    return in_memory_order(lambda x: rms_norm(x, weight.shape, weight, EPS), x, 2)
+
+
+def _squares(x: Tensor) -> Tensor:
+    """The sum of squares of a rank's heads at each position, in 32 bits or more."""
+    return x.to(torch.promote_types(x.dtype, torch.float32)).square().sum((-2, -1))
+
+
+def cut_norm_sums(
+    sublayer: Sublayer, workload: Workload, tokens: int, ranks: int
+) -> list[Transfer]:
+    """Transfers of ``AcrossHeadsNorm`` where heads are cut: the same in forward and in backward.
+
+    ``tokens``: those of a sample that the ranks work on.
+    """
+    if not isinstance(sublayer, Attention) or workload.qk_norm != ACROSS_HEADS:
+        return []
+    number_bytes = max(SUMMED_BYTES, DTYPE_BYTES[workload.dtype])
+    # one number of the queries and one of the keys at each position
+    return [Transfer.all_reduce(2 * workload.samples * tokens * number_bytes, ranks)]

@@ -1,14 +1,19 @@
-r"""The parts of a score matrix that a ring computes under a causal mask, and those it skips.
+r"""One rank's queries as rows of scores against all keys, as RSA holds them.
 
-A rank's queries meet each rank's keys in turn. Each pair of their chunks is computed whole,
-computed and masked (on the diagonal), or skipped. With zigzag shards that is the same work on
-every rank: two chunk pairs of four for the keys of each other rank, three for its own.
+    q (B, *axes, Z, D)   ->  rows (b, s g, D)     the g query heads of a key head together
+    k (B, *axes, Zkv, D) ->  keys (S, b, D)       of every rank, in rank order
+
+Scores are (b, s g, S), with b = B x other axes x Zkv, and s of the S positions on this rank.
+
+Under a causal mask a rank's queries meet each rank's keys in turn. Each pair of their chunks is
+computed whole, computed and masked (on the diagonal), or skipped. With zigzag shards that is the
+same work on every rank: two chunk pairs of four for the keys of each other rank, three for its own.
 
                  keys of an earlier rank    its own    keys of a later rank
     early chunk      x .                     \ .            . .
     late chunk       x .                     x \            x x
 
-Rows are this rank's folded queries, columns all keys in rank order.
+Scores are too large to hold twice: gradients overwrite them, part by part.
 """
 
 import math
@@ -80,9 +85,10 @@ class Band:
             rows = self.shard.sizes[self.rank] * self._others
             return [] if hidden else [Tile((0, rows), (start, count), masked=False)]
         return _merged(
+            # masked where the last of these keys comes after the first of these queries
             Tile((q.at, q.length), (start + k.at, k.length), k.end - 1 > q.first and not hidden)
             for q, k in product(self._stretches(self.rank), self._stretches(owner))
-            if hidden == (k.first >= q.end)
+            if hidden == (k.first >= q.end)  # all keys come after all queries
         )
 
     @cached_property
@@ -109,6 +115,8 @@ class Band:
         span = prod(self.lengths[1:])
         held = span if outer else span * self.shard.sizes[rank] // self.shard.length
         stretches, at = [], 0
+        # A run of the outermost dim covers ``span`` positions each in the whole sequence, of which
+        # this rank holds ``held``: all of them, or its share of an inner dim.
         for first, length in runs:
             stretches.append(_Stretch(at, length * held, first * span, (first + length) * span))
             at += length * held
@@ -120,6 +128,7 @@ class Band:
         for dim, length in zip(self.dims, self.lengths, strict=True):
             runs = self.shard.runs[rank] if dim == self.shard.dim else [(0, length)]
             own = torch.cat([torch.arange(a, a + n, device=device) for a, n in runs])
+            # As digits of a number, the outermost dim first: (t, h, w) is (t H + h) W + w.
             place = (place[:, None] * length + own).flatten()
         return place
 
@@ -136,13 +145,6 @@ def _merged(tiles: Iterable[Tile]) -> list[Tile]:
         else:
             merged.append(tile)
     return merged
-
-
-# One rank's queries as rows of scores, for any attended dims and any number of key heads.
-#
-#     q (B, *axes, Z, D)   ->  rows (b, s g, D)     the g query heads of a key head together
-#     k (B, *axes, Zkv, D) ->  keys (S, b, D)       of every rank, in rank order
-# Scores are (b, s g, S), with b = B x other axes x Zkv, and s of the S positions on this rank.
 
 
 @final
@@ -202,12 +204,13 @@ class Rows:
         """Parts of this rank's scores that a mask hides whole."""
         owners = range(len(self.shard.sizes))
         return [
-            self._slices(tile) for each in owners for tile in self.band.tiles(each, hidden=True)
+            self._slices(tile) for owner in owners for tile in self.band.tiles(owner, hidden=True)
         ]
 
     def _slices(self, tile: Tile) -> tuple[slice, slice]:
         """Rows and columns of a tile in the scores."""
         (row, rows), (column, columns), g = tile.rows, tile.columns, self.group
+        # A position has g rows, one for each query head of the key head.
         return slice(row * g, (row + rows) * g), slice(column, column + columns)
 
     def product(self, left: Tensor, keys: Tensor, hidden: float) -> Tensor:
@@ -243,12 +246,14 @@ class Rows:
 
     def add_bias_(self, scores: Tensor, bias: Tensor) -> None:
         """Adds the ``bias`` (B, s, S, Z) of this rank's queries."""
+        # (B, s, S, Zkv g) -> (B, Zkv, s, g, S), as scores lie: (B, others, Zkv, s g, S)
         grouped = bias.unflatten(-1, (self.key_heads, self.group)).permute(0, 3, 1, 4, 2)
         by_sample = scores.unflatten(0, (self.batch, -1, self.key_heads))
         by_sample += grouped.flatten(2, 3)[:, None]
 
     def bias_gradient(self, d_scores: Tensor) -> Tensor:
         summed = d_scores.unflatten(0, (self.batch, -1, self.key_heads)).sum(1)
+        # (B, Zkv, s g, S) -> (B, s, S, Zkv g), which undoes ``add_bias_``
         return summed.unflatten(2, (-1, self.group)).permute(0, 2, 4, 1, 3).flatten(3)
 
 
@@ -278,8 +283,10 @@ def _product(left: Tensor, right: Tensor, dim: int) -> Tensor:
     if m * k * n not in SMALL or left.element_size() < 4:
         return left @ right
     if dim == 1:
-        return (F.pad(left, (0, 0, 0, -(-SMALL.stop // (k * n)) - m)) @ right)[:, :m]
-    zeros = (0, 0, 0, -(-SMALL.stop // (m * n)) - k)
+        rows = math.ceil(SMALL.stop / (k * n))  # as many as make rows k n at least 400
+        return (F.pad(left, (0, 0, 0, rows - m)) @ right)[:, :m]
+    summands = math.ceil(SMALL.stop / (m * n))
+    zeros = (0, 0, 0, summands - k)  # along dim 1, of left^T and of right
     return F.pad(left.mT, zeros).mT @ F.pad(right, zeros)
 
 
@@ -291,6 +298,7 @@ def softmax_backward_(weights: Tensor, gradient_of: Callable[[slice], Tensor]) -
     count = max(1, min(PARTS, len(weights), weights.numel() // LEAST_ELEMENTS))
     for first, length in runs_of(shard_sizes(len(weights), count)):
         part = slice(first, first + length)
+        # d_scores = P * (dP - rowsum(P * dP)), written over P
         grad, own = gradient_of(part), weights[part]
         torch.ops.aten._softmax_backward_data.out(grad, own, -1, own.dtype, grad_input=own)
     return weights

@@ -1,9 +1,13 @@
-"""Weights that are equal on every rank, whatever part of them it holds.
+"""Seeded inputs and weights of a step, equal on every rank, whatever part of them it holds.
+
+The activation, text that is attended with it, and the pair tensors are sharded, and so is a
+condition for each token; other conditions and cross-attention's context are whole on every rank.
 
 Each tensor has its own random stream, seeded by its name, so that a rank makes any whole
 tensor by itself, one at a time, and keeps its part: nothing is broadcast.
 """
 
+import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -55,7 +59,7 @@ def load_weights(
         mean, scale = _mean_and_scale(name, shape)
         whole = named_tensor(name, tuple(shape), seed, parameter.device).mul_(scale).add_(mean)
         if ".qkv" in name or ".kv." in name or ".q." in name:
-            whole *= sharpness
+            whole *= sharpness  # scores grow with its square
             if sharpness > 1.0 and name.endswith(".qkv.bias"):
                 whole[-2 * key_heads : -key_heads] *= ROW_SHIFT
         if part is not None:
@@ -72,11 +76,6 @@ def _mean_and_scale(name: str, shape: list[int]) -> tuple[float, float]:
     out_of_heads = len(shape) == 3 and name.endswith(".out.weight")
     return 0.0, (shape[-1] * shape[-2] if out_of_heads else shape[-1]) ** -0.5
 
-
-# The inputs of a step: the activation and its side inputs, whole or this rank's part.
-#
-# The activation, text that is attended with it, and the pair tensors are sharded, and so is a
-# condition for each token; other conditions and cross-attention's context are whole on every rank.
 
 Held = Mapping[int, Sequence[Run]]
 """The parts of a tensor along its dims that a rank holds, the sharded axis first; of other dims it
@@ -223,7 +222,7 @@ def seeded_part(
     if part.is_meta:  # there is nothing to fill
         return part
     filled, rows = 0, shape[1] // row
-    most = -(-rows // PIECES)
+    most = math.ceil(rows / PIECES)  # rows of a piece
     for first in range(0, rows, most):
         piece = (shape[0], min(most, rows - first) * row, *shape[2:])
         inside = {dim: _inside(runs, dim, first * row, piece) for dim, runs in held.items()}
@@ -241,5 +240,6 @@ def _inside(runs: Sequence[Run], dim: int, first: int, piece: tuple[int, ...]) -
     """The runs in a piece that begins at ``first`` of dim 1, from its own beginning."""
     if dim != 1:
         return list(runs)
+    # the part of each run that lies between the piece's first position and its end
     ends = [(max(start, first), min(start + n, first + piece[1])) for start, n in runs]
     return [(start - first, end - start) for start, end in ends if start < end]

@@ -110,6 +110,7 @@ class RotaryTables(nn.Module):
 
 def _angles(coordinate: str, pairs: int, workload: Workload) -> Tensor:
     """(positions, pairs): the angles that grow with the place along ``coordinate``."""
+    # theta_i = 10000^(-i / pairs) for pair i: RoFormer's 10000^(-2 (i - 1) / D), D = 2 pairs
     rates = BASE ** -(torch.arange(pairs, dtype=torch.float64) / pairs)
     along = torch.arange(workload.coordinates[coordinate], dtype=torch.float64)[:, None] * rates
     places = places_along(coordinate, workload)
@@ -158,6 +159,7 @@ class Rotary(nn.Module):
         axes, widths = len(self.pairs), [sum(pairs.values()) for pairs in self.pairs.values()]
         halves = split_in_memory_order(x, [*widths, *widths], -1, features=2)
         parts = list(zip(halves[:axes], halves[axes:], tables, strict=True))
+        # number i of the first half and number i of the second are a point (a, b), which turns
         turned = [a * cos - b * sin for a, b, (cos, sin) in parts]
         turned += [a * sin + b * cos for a, b, (cos, sin) in parts]
         return joined_in_memory_order(turned, 2)

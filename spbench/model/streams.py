@@ -118,6 +118,7 @@ def _order(axes: int, first: int) -> list[int]:
 def _join(x: Tensor, text: Tensor, first: int) -> Tensor:
     moved = x.permute(_order(x.ndim - 3, first))
     positions = math.prod(x.shape[1:-2])
+    # (S + L, B, Z, D) in memory, seen as (B, S + L, Z, D): each stream is copied once, to its part
     joint = x.new_empty(positions + text.shape[1], x.shape[0], *x.shape[-2:])
     joint[:positions].view(moved.shape).copy_(moved)
     joint[positions:].copy_(text.transpose(0, 1))

@@ -1,4 +1,4 @@
-"""Self-attention as modules; each calls the plan at its seams.
+"""The sublayers as modules, which call the strategy at its seams: attentions and mlp.
 
     x (B, *axes, H)  ->  linear_in  ->  q, k, v (B, *axes, Z, D)  ->  attend  ->  linear_out
 
@@ -18,10 +18,9 @@ from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, cross_attend
-from spbench.layers.linear import LinearSpec, Stretch, mark_of_heads
+from spbench.layers.heads import PairBias
+from spbench.layers.linear import AcrossHeadsNorm, EachHeadNorm, LinearSpec, Stretch, mark_of_heads
 from spbench.layers.memory_order import joined_in_memory_order, split_in_memory_order
-from spbench.layers.pair_bias import PairBias
-from spbench.layers.query_key_norm import AcrossHeadsNorm, EachHeadNorm
 from spbench.model.inputs import Inputs
 from spbench.model.positions import Rotary, RotaryTables
 from spbench.strategies.base import Plan
@@ -187,11 +186,6 @@ def activated(wide: Tensor, ways: Sequence[int]) -> Tensor:
         return F.gelu(wide, approximate="tanh")
     gate, value = split_in_memory_order(wide, ways, -1)
     return F.silu(gate) * value
-
-
-# The sublayers as modules: self-attention (``self_attention.py``), cross-attention, mlp.
-#
-# x (B, *axes, H)  ->  linear_in  ->  attend or activation  ->  linear_out  ->  (B, *axes, H)
 
 
 @final

@@ -1,4 +1,17 @@
-"""How the activation lies on the ranks in each sublayer, and the switches that make it lie so."""
+"""The transformer: a loop over blocks of sublayers, which knows neither ranks nor strategies.
+
+    for sublayer, shard in zip(sublayers, layout):
+        x = switch(x, to=shard)                  # only where the layout changes
+        x = x + gate * sublayer(norm(x))         # linear_in -> attend -> linear_out
+
+The activation comes sharded, as a patch embedding leaves it. The final projection runs on
+whatever shard is current: 36 times fewer channels, still sharded. Under checkpointing each
+block is recomputed from its input; the switch into the block is not. Text that is attended goes
+along as a second stream (``streams.py``).
+
+Beside it, one attention and nothing else, as published attention-level figures have it: its input's
+channels are q, k and v end to end, its output's are the heads' results.
+"""
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
@@ -85,18 +98,6 @@ def switched(x: Tensor, place: Placement) -> Tensor:
     for comm, before, after, outermost in place.switches:
         (x,) = comm.switch(x, before=before, after=after, outermost=outermost)
     return x
-
-
-# The transformer: a loop over blocks of sublayers, which knows neither ranks nor strategies.
-#
-#     for sublayer, shard in zip(sublayers, layout):
-#         x = switch(x, to=shard)                  # only where the layout changes
-#         x = x + gate * sublayer(norm(x))         # linear_in -> attend -> linear_out
-#
-# The activation comes sharded, as a patch embedding leaves it. The final projection runs on
-# whatever shard is current: 36 times fewer channels, still sharded. Under checkpointing each
-# block is recomputed from its input; the switch into the block is not. Text that is attended goes
-# along as a second stream (``streams.py``).
 
 
 @final
@@ -218,12 +219,6 @@ class Transformer(nn.Module):
             x, text = run(x, text, conditions, inputs)
         normed, *_ = self.norm(without_text(x, text), ())
         return self.final(normed, self.last)
-
-
-# One attention and nothing else, as published attention-level figures have it.
-#
-# The input's channels are q, k and v end to end, the output's are the heads' results: no norm, no
-# residual, no projections.
 
 
 @final

@@ -241,7 +241,7 @@ class Screen:
     def finished(
         self, record: Record, side: str = "", phases_s: Mapping[str, float] | None = None
     ) -> None:
-        """Prints a launch. ``side``: base or head, where they are measured in turn; ``phases_s``:
+        """Prints a launch. ``side``: base or head, where a check launches both; ``phases_s``:
         the seconds of each of its phases."""
         self.done += 1
         self.measured += record.status == "ok"

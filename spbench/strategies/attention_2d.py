@@ -27,8 +27,7 @@ from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Folding, Scores
-from spbench.layers.attention_grid import AttentionGrid
-from spbench.layers.blockwise import Part, folded_shard, pack, unpack
+from spbench.layers.blockwise import AttentionGrid, Part, folded_shard, pack, unpack
 from spbench.layers.memory_order import put_outermost
 from spbench.strategies.fixed_axis import AUTO, FixedAxis, FixedPlan
 from spbench.strategies.refusals import (

@@ -32,8 +32,8 @@ from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, attend_whole
+from spbench.layers.heads import gather_traffic, gathered
 from spbench.layers.linear import LinearSpec, WholeLinear
-from spbench.layers.pair_bias import gather_traffic, gathered
 from spbench.workload.block import Sublayer
 from spbench.workload.flattened import flattened
 from spbench.workload.mesh import Mesh

@@ -29,9 +29,8 @@ from torch import Tensor, nn
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.heads import bias_of_groups, bias_traffic_by_groups, traffic_across, with_heads
-from spbench.layers.linear import ColumnCut, LinearSpec, RowCut
+from spbench.layers.linear import ColumnCut, LinearSpec, RowCut, cut_norm_sums
 from spbench.layers.memory_order import in_memory_order
-from spbench.layers.query_key_norm import cut_norm_sums
 from spbench.strategies import refusals
 from spbench.strategies.fixed_axis import AUTO, FixedAxis, FixedPlan
 from spbench.strategies.registry import EXCHANGES, exchange

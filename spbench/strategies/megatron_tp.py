@@ -23,10 +23,9 @@ from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, attend_whole
-from spbench.layers.linear import ColumnCut, LinearSpec, RowCut
+from spbench.layers.heads import taken, taken_traffic
+from spbench.layers.linear import ColumnCut, LinearSpec, RowCut, cut_norm_sums
 from spbench.layers.memory_order import in_memory_order
-from spbench.layers.pair_bias import taken, taken_traffic
-from spbench.layers.query_key_norm import cut_norm_sums
 from spbench.strategies.base import Plan, Strategy
 from spbench.strategies.refusals import cut_why_not
 from spbench.workload.block import Sublayer

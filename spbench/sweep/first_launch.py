@@ -121,12 +121,12 @@ class KeptLaunches(BaseModel, frozen=True):
             return None
         right = self.right
         if right is not None and launch in right:
-            other = next(each for each in right if each.case != launch.case)
+            other = next(agreed for agreed in right if agreed.case != launch.case)
             return Agreement(far=self.apart(launch, other), agreed_with=other.label)
         other = (right or next(camp for camp in self.camps if launch not in camp))[0]
         far = self.apart(launch, other)
         differs = far.in_words(f"in the first step differs from that of {other.label}")
-        with_it = [each.label for each in right or () if each.strategy != other.strategy]
+        with_it = [agreed.label for agreed in right or () if agreed.strategy != other.strategy]
         told = f"{', '.join(with_it)} agrees with the latter" if with_it else "one device tells"
         why = f"{differs}: {told if right else NOT_TOLD}"
         return Agreement(far=far, agreed_with=other.label, why_wrong=why)
@@ -148,9 +148,24 @@ class Agreement:
 
 
 def compare_with_first(folder: Path, case: Case, samples: Sequence[Sample]) -> Agreement | None:
-    """How far the launch is from another of its workload; None where there is nothing to compare,
-    or one device was compared with already. A case's first launch is kept, until its code changes:
-    a defect that was mended must not make later launches wrong."""
+    """How far the launch is from another of its workload.
+
+    A case's first launch is kept, until its code changes: a defect that was mended must not make
+    later launches wrong.
+
+    Parameters
+    ----------
+    folder
+        The run's folder.
+    case
+        What was launched.
+    samples
+        What its ranks wrote.
+
+    Returns
+    -------
+    None where there is nothing to compare, or one device was compared with already.
+    """
     sample = next((sample for sample in samples if sample.fingerprint), None)
     if sample is None or sample.fingerprint is None:
         return None
@@ -166,10 +181,10 @@ def compare_with_first(folder: Path, case: Case, samples: Sequence[Sample]) -> A
     )
     path = _path(folder, case)
     kept = _kept(path, case.workload.dtype)
-    others = [each for each in kept.launches if each.drawn_by == mine.drawn_by]
-    first = next((each for each in others if each.case == mine.case), None)
+    others = [launch for launch in kept.launches if launch.drawn_by == mine.drawn_by]
+    first = next((launch for launch in others if launch.case == mine.case), None)
     if first is None:
-        launches = [*(each for each in kept.launches if each.case != mine.case), mine]
+        launches = [*(launch for launch in kept.launches if launch.case != mine.case), mine]
         kept = kept.model_copy(update={"launches": launches})
         with contextlib.suppress(OSError):  # a disk that is full shows when the row is written
             _write(path, kept)
@@ -192,21 +207,22 @@ def revised(folder: Path, case: Case, rows: Sequence[Record]) -> list[Record]:
     workload that do not count any more, or count again."""
     path = _path(folder, case)
     kept = _kept(path, case.workload.dtype)
-    withheld = {_place(row): _record(row) for row in kept.withheld}
+    withheld = {_launch_of(row): _record(row) for row in kept.withheld}
     changed: list[Record] = []
     for launch in kept.launches:
-        same = [each for each in kept.launches if each.drawn_by == launch.drawn_by]
+        same = [other for other in kept.launches if other.drawn_by == launch.drawn_by]
         verdict = kept.model_copy(update={"launches": same}).verdict(launch)
         for row in (row for row in rows if row.case == launch.case):
-            place = _place(vars(row))
+            key = _launch_of(vars(row))
             if verdict is not None and verdict.why_wrong:
                 if row.status == "ok":
-                    withheld[place] = row
-                if place in withheld and verdict.why_wrong != row.reason:
+                    withheld[key] = row  # as it is if it is told right
+                # A row that says the same already is not written again.
+                if key in withheld and verdict.why_wrong != row.reason:
                     changed.append(_wrong(row, verdict))
-            elif place in withheld and row.status != "ok":
+            elif key in withheld and row.status != "ok":
                 told = verdict.columns if verdict is not None else {}
-                changed.append(replace(withheld.pop(place), **told))
+                changed.append(replace(withheld.pop(key), **told))
     if changed:
         left = [vars(row) for row in withheld.values()]
         _write(path, kept.model_copy(update={"withheld": left}))
@@ -225,7 +241,8 @@ def _record(row: Mapping[str, Any]) -> Record:
     return Record(**{name: value for name, value in row.items() if name in COLUMNS})
 
 
-def _place(row: Mapping[str, Any]) -> tuple[str, int]:
+def _launch_of(row: Mapping[str, Any]) -> tuple[str, int]:
+    """The case's key, and the launch's number."""
     return row["case"], row["launch"]
 
 
@@ -236,7 +253,7 @@ def _path(folder: Path, case: Case) -> Path:
 def _kept(path: Path, dtype: str) -> KeptLaunches:
     """What the folder has of a workload, without launches whose code has changed."""
     kept = read_json(path, KeptLaunches) or KeptLaunches(dtype=dtype, launches=[])
-    launches = [each for each in kept.launches if each.code == _code_of(each.strategy)]
+    launches = [launch for launch in kept.launches if launch.code == _code_of(launch.strategy)]
     return kept.model_copy(update={"launches": launches})
 
 
@@ -249,9 +266,9 @@ def _write(path: Path, kept: KeptLaunches) -> None:
 def _code_of(strategy: str) -> str:
     """Equal for equal code of spbench and of this strategy, which may be a plug-in's."""
     try:
-        found = importlib.util.find_spec(module_of(strategy.partition(" ")[0]))
+        spec = importlib.util.find_spec(module_of(strategy.partition(" ")[0]))  # without its mesh
     except (ImportError, UnknownStrategyError, ValueError):
         return ""
-    plug_in = Path(found.origin).read_bytes() if found and found.origin else b""
+    plug_in = Path(spec.origin).read_bytes() if spec and spec.origin else b""
     package = source_digest(Path(spbench.__file__).parent)
     return f"{package} {hashlib.sha256(plug_in).hexdigest()[:12]}"

@@ -161,7 +161,7 @@ def shared_environment(jobs: Sequence[Job], environ: Mapping[str, str]) -> dict[
             for job in jobs
             if job.case is not None
         }
-        asking = [strategy for strategy, found in effect.items() if found == value]
+        asking = [strategy for strategy, given in effect.items() if given == value]
         others = [strategy for strategy in effect if strategy not in asking]
         if others:
             raise Failure(
@@ -190,11 +190,13 @@ def _one_more(cases: Sequence[Case], latest: Sequence[Record], seed: int) -> lis
     rows = [row for row in latest if row.case in by_key and row.effort_label == "full"]
     good = {key: [row for row in rows if (row.case, row.status) == (key, "ok")] for key in by_key}
     again = [key for key in by_key if len(good[key]) >= LEAST_LAUNCHES]
-    lacking = [LEAST_LAUNCHES - sum(not row.noisy for row in good[key]) for key in again]
-    launch = 1 + max((row.launch for row in rows), default=0)
-    if not any(not row.noisy for key in again for row in good[key]):
+    quiet = {key: len([row for row in good[key] if not row.noisy]) for key in again}
+    if not any(quiet.values()):
         return []  # nothing says that the next round would be quiet
-    if not 0 < max(lacking, default=0) <= 2 * planned - launch:
+    lacking = LEAST_LAUNCHES - min(quiet.values())
+    launch = 1 + max((row.launch for row in rows), default=0)
+    rounds_left = 2 * planned - launch  # as many as were planned may follow
+    if not 0 < lacking <= rounds_left:
         return []
     return in_rounds([by_key[key] for key in again], [launch], seed)
 
@@ -246,7 +248,7 @@ class MemorySeen:
     def why_not(self, case: Case) -> str | None:
         """Why ``case`` needs at least the memory that was missing before; None if it may need
         less, or is to be tried once more."""
-        ran = any(self._is_as_large(known, case) for known in self.fitted)
+        ran = any(self._is_as_large(fitted, case) for fitted in self.fitted)
         if ran or case.key in self.once_more:
             return None
         for other in self.starved:
@@ -273,7 +275,7 @@ def _share_memory(case: Case) -> bool:
 def _sizes(case: Case) -> tuple[int, ...]:
     """Numbers of which each takes more memory where it is larger."""
     work = case.workload
-    ranks = case.ranks if _share_memory(case) else -case.ranks
+    ranks = case.ranks if _share_memory(case) else -case.ranks  # fewer GPUs each hold more
     return ranks, work.samples, work.blocks, *work.axes.values()
 
 

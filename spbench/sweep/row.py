@@ -48,11 +48,26 @@ def columns_of(
 ) -> dict[str, Any]:
     """Where a launch ran, and its figures if it is ok; of a failed gate errors and counts.
 
-    ``peak_tflops`` is that of one device.
+    Parameters
+    ----------
+    case
+        What was launched.
+    launched
+        How the launch ended.
+    samples
+        What its ranks wrote, as far as they did.
+    status
+        The status of the row.
+    peak_tflops
+        Tflop/s of one device, for MFU; None where it is not known.
+
+    Returns
+    -------
+    Columns of runs.csv by name; those that are not known are left out.
     """
     hosts = [*launched.hosts.values()]
     columns: dict[str, Any] = {"placement": placement_of(hosts) if hosts else ""}
-    if samples:
+    if samples:  # what all ranks have in common is told by the first that wrote anything
         columns |= {name: samples[0].versions.get(name, "") for name in ("torch", "cuda", "nccl")}
         columns |= {"gpu": samples[0].device_name, "gated_on": samples[0].gated_on}
         columns["agreed_with"] = samples[0].agreed_with
@@ -107,7 +122,7 @@ def measured(case: Case, samples: Sequence[Sample], peak_tflops: float | None) -
         columns |= _speeds(case, steps, peak_tflops)
         if silent:
             clocks = [sample.conditions.clocks_mhz for sample in samples if sample.conditions]
-            ratios = [both[1] / both[0] for both in clocks if both is not None]
+            ratios = [silent_mhz / timed_mhz for timed_mhz, silent_mhz in filter(None, clocks)]
             columns |= _exposed(columns, steps, silent, ratios)
             columns["exposed_gb_per_s"] = _exposed_rate(columns)
     return columns
@@ -140,6 +155,7 @@ def _exposed(
     ``silent_over_timed``: the ratio of the clocks of each rank that knows both.
     """
     step_ms, compute_ms = columns["step_ms"], columns["compute_ms"]
+    # Bytes that were not counted, as those of a share, may be some.
     if not any(columns.get(f"sent_bytes_{phase}", 1) for phase in PHASES):
         return {"compute_ms": step_ms, "exposed_comm_ms": 0.0}
     if columns.get("host_bound") == "yes":
@@ -153,7 +169,10 @@ def _exposed(
             return {"exposed_comm_ms": step_ms - compute_ms}
         return _not_comparable(compute_ms - step_ms, chance_ms)
     timed_mhz, silent_mhz = (columns[f"{name}_clock_mhz"] for name in ("timed", "silent"))
-    least_ms, most_ms = (compute_ms * end([1.0, *silent_over_timed]) for end in (min, max))
+    # At the clock of timed steps computation takes what it takes in silent ones, or as much longer
+    # as their clock was faster: between the two lies what waits for memory, at its own clock.
+    ratios = [1.0, *silent_over_timed]
+    least_ms, most_ms = compute_ms * min(ratios), compute_ms * max(ratios)
     if least_ms - step_ms > error_ms:
         return _not_comparable(least_ms - step_ms, error_ms)
     return {
@@ -175,7 +194,9 @@ def _exposed_rate(columns: Mapping[str, Any]) -> float | None:
     exposed_ms = columns.get("exposed_comm_ms")
     if exposed_ms is None or exposed_ms < MUCH * columns["step_ms"]:
         return None
-    return sum(columns.get(f"{op}_bytes", 0) for op in OPS) / exposed_ms / 1e6
+    return (
+        sum(columns.get(f"{op}_bytes", 0) for op in OPS) / exposed_ms / 1e6
+    )  # bytes / ms, in GB/s
 
 
 def _speeds(case: Case, steps: list[float], peak_tflops: float | None) -> dict[str, Any]:
@@ -183,7 +204,7 @@ def _speeds(case: Case, steps: list[float], peak_tflops: float | None) -> dict[s
     fast_ms, slow_ms = outer_deciles(steps)
     work = case.workload
     per_s = 1e3 / step_ms
-    tokens_per_s = work.batch * work.tokens * per_s
+    tokens_per_s = work.batch * work.tokens * per_s  # branches of guidance are no further samples
     tflops_per_rank = step_flops(work) * per_s / case.ranks / 1e12
     return {
         "step_ms": step_ms,
@@ -236,7 +257,8 @@ def _mesh(samples: Sequence[Sample]) -> dict[str, str]:
 
 def _busiest(samples: Sequence[Sample], field: str) -> dict[str, int]:
     """The most that a rank sends of each kind; nothing where none was counted."""
-    by_rank = [counts for sample in samples if (counts := getattr(sample, field)) is not None]
+    of_ranks = [getattr(sample, field) for sample in samples]
+    by_rank = [counts for counts in of_ranks if counts is not None]
     names = dict.fromkeys(name for counts in by_rank for name in counts)
     return {name: max(counts.get(name, 0) for counts in by_rank) for name in names}
 

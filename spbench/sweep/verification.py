@@ -52,9 +52,21 @@ def checks_for(
 ) -> list[GateCheck]:
     """Every strategy on every workload, the sharp shapes a second time with sharp logits.
 
-    Workload by workload, since all strategies are compared with the same answer. Without ``meshes``
-    branches of guidance are proved in groups of their own, too. ``forms``: strategies with options,
-    which a few shapes tell apart.
+    Parameters
+    ----------
+    strategies
+        Names with options.
+    workloads
+        What they are proved on.
+    meshes
+        Axes around those of the strategies; without any, branches of guidance are proved in groups
+        of their own, too.
+    forms
+        Further strategies with options, which a few shapes tell apart.
+
+    Returns
+    -------
+    Workload by workload, since all strategies are compared with the same answer.
     """
     return [
         GateCheck(workload=work, strategy=strategy, mesh=mesh, sharpness=sharpness)
@@ -69,9 +81,27 @@ def checks_for(
 def verify(
     checks: Sequence[GateCheck], ranks: Sequence[int], device: Device, deadlines: Deadlines
 ) -> list[VerifyResult] | None:
-    """Every check on every number of ranks; None on a rank that is not the first.
+    """Every check on every number of ranks. Logs are kept, and named, where ranks failed.
 
-    Logs are kept, and named, where ranks failed. Raises RanksFailedError if no check is to blame.
+    Parameters
+    ----------
+    checks
+        What to prove.
+    ranks
+        Numbers of ranks.
+    device
+        What they compute on.
+    deadlines
+        When a launch is given up.
+
+    Returns
+    -------
+    The results; None on a rank that is not the first.
+
+    Raises
+    ------
+    RanksFailedError
+        Ranks failed, and no check is to blame.
     """
     timeout_s, hang_s = deadlines.launch_s, deadlines.hang_s
     limited = Job(ranks=1, device=device, checks=list(checks), timeout_s=timeout_s, hang_s=hang_s)

@@ -42,15 +42,31 @@ def fingerprint(
 ) -> Fingerprint:
     """The fingerprint of the whole tensors, equal on every rank. Every rank must call it.
 
-    ``cuts``: which part of each a rank holds; none: all of it. Of ranks that hold the same that
-    counts which is farthest from their mean, so that a fault of one rank shows. ``grids``: those of
-    tensors with axes; a dim that is in none is one by itself.
+    Of ranks that hold the same part that one counts which is farthest from their mean, so that a
+    fault of one rank shows.
+
+    Parameters
+    ----------
+    tensors
+        This rank's parts, by name.
+    cuts
+        Which part of each a rank holds; none: all of it.
+    rank
+        This rank.
+    gather
+        Gives every rank's numbers, by rank.
+    grids
+        Those of tensors with axes; a dim that is in none is one by itself.
+
+    Returns
+    -------
+    By tensor the elements of the whole, its squared norm and its projections.
     """
-    own = torch.stack(
+    mine = torch.stack(
         [_numbers(name, x, cuts[name], rank, grids.get(name, {})) for name, x in tensors.items()]
     )
-    ranks = torch.tensor(gather(own.flatten().tolist()), dtype=torch.float64)
-    by_tensor = ranks.view(-1, *own.shape).unbind(1)
+    ranks = torch.tensor(gather(mine.flatten().tolist()), dtype=torch.float64)
+    by_tensor = ranks.view(-1, *mine.shape).unbind(1)  # of each tensor (ranks, 1 + projections)
     return {
         name: [
             float(_elements(x, cuts[name])),
@@ -77,13 +93,14 @@ def _copies(by_rank: Tensor, cuts: Shards) -> list[Tensor]:
 def _farthest(by_rank: Tensor) -> Tensor:
     """The row that is farthest from the mean of all; NaN is farther than anything."""
     distances = (by_rank - by_rank.mean(0)).square().sum(1).nan_to_num()
-    broken = by_rank.sum(1).isfinite().logical_not()
+    broken = by_rank.sum(1).isfinite().logical_not()  # one NaN makes all distances NaN
     return by_rank[distances.masked_fill(broken, torch.inf).argmax()]
 
 
 def _elements(x: Tensor, cuts: Shards) -> int:
     """Elements of the whole tensor that ``x`` is a part of."""
-    return prod((dict(enumerate(x.shape)) | {cut.dim: cut.length for cut in cuts}).values())
+    lengths = dict(enumerate(x.shape)) | {cut.dim: cut.length for cut in cuts}
+    return prod(lengths.values())
 
 
 def _numbers(name: str, x: Tensor, cuts: Shards, rank: int, grids: Grids) -> Tensor:
@@ -104,7 +121,7 @@ def _numbers(name: str, x: Tensor, cuts: Shards, rank: int, grids: Grids) -> Ten
         fine = part.double()
         square += fine.flatten().dot(fine.flatten())
         projected.append(fine @ signs[-1])
-    left = torch.cat(projected)
+    left = torch.cat(projected)  # the last dim is gone: (all others, projections)
     for dim in reversed(range(x.ndim - 1)):
         left = (left.view(-1, x.shape[dim], PROJECTIONS) * signs[dim]).sum(1)
     return torch.cat([square.view(1), left.view(PROJECTIONS)])
@@ -119,8 +136,9 @@ def _signs(name: str, axis: int, lengths: Sequence[int], cut: Shard | None, rank
     signs = torch.ones(1, PROJECTIONS, dtype=torch.float64)
     for number, length in enumerate(lengths, axis):
         generator = torch.Generator().manual_seed(zlib.crc32(f"{name} {number}".encode()))
-        own = torch.randint(2, (length, PROJECTIONS), generator=generator).double().mul_(2).sub_(1)
-        signs = (signs[:, None] * own).flatten(0, 1)
+        coins = torch.randint(2, (length, PROJECTIONS), generator=generator)
+        of_axis = coins.double().mul_(2).sub_(1)  # 0 and 1 become -1 and 1
+        signs = (signs[:, None] * of_axis).flatten(0, 1)  # positions of all axes so far
     if cut is not None:
         signs = torch.cat([signs.narrow(0, *run) for run in cut.runs[rank]])
     return signs

@@ -1,16 +1,11 @@
-"""Each collective by itself against the clock: what ``spbench doctor --links`` has ranks do.
+"""Each collective by itself against the clock: what ``spbench calibrate`` has ranks do.
 
 Transfers go through the transports that strategies use, and are counted there. Their tensors are
 flat: nothing is packed or computed on the way, so that their time is the links' own.
 """
 
-import os
-import socket
 from collections.abc import Callable, Sequence
-from functools import partial
 from itertools import product
-from pathlib import Path
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -18,12 +13,9 @@ from torch import Tensor
 from spbench.comm.group import Group
 from spbench.comm.packing import Cut
 from spbench.comm.transport import Handle, Transport
-from spbench.errors import or_none
 from spbench.results.link_report import LinkTimes, LinkTiming
-from spbench.results.nvml import NVLINK, open_nvml, read_nvml
 from spbench.worker.kernel_calls import prepared
 from spbench.worker.kernel_times import KernelTimer
-from spbench.worker.machine_load import Gpu, hardware
 from spbench.worker.observer import Observer
 from spbench.worker.timer import Call, Stopwatch, even_clock
 from spbench.workload.case import GateCheck
@@ -37,7 +29,6 @@ LEAST, MOST = 3, 50
 SWEEPS, SWEEP_S, ROUNDS, MOST_OF_A_SWEEP = 3, 0.07, 5, 20
 """How often all transfers with a kernel between are timed, one after another: what disturbs the
 machine meets one of them once. Each then takes about so many seconds, rounds and repeats."""
-INTERFACE, INTERFACES = "GLOO_SOCKET_IFNAME", Path("/sys/class/net")
 Start = Callable[[], Handle]
 
 
@@ -61,17 +52,11 @@ def time_alone(
         if sweep == 0 or transfer.between is not None:
             with observer.phase(f"{transfer.op} ({number + 1} of {len(transfers)})"):
                 sweeps[number].append(timed(transfer, group, watch))
-    link, nominal = nominal_rate(group.device)
-    gpu = Gpu(group.device) if group.device.type == "cuda" else None
-    timer = KernelTimer(group, observer, even_s, sends=is_one_node and gpu is None)
+    sends = is_one_node and group.device.type == "cpu"
+    timer = KernelTimer(group, observer, even_s, sends=sends)
     kernels_s, steps_s, shares_s, together_s = timer.times(kernels, steps)
     return LinkTimes(
         rank=group.rank,
-        host=socket.gethostname(),
-        backend=group.backend,
-        hardware=hardware(group.device, gpu and gpu.power_limit_w),
-        link=link,
-        nominal_bytes_per_s=nominal,
         timings=[*map(LinkTiming.joined, sweeps)],
         kernels_s=kernels_s,
         steps_s=steps_s,
@@ -166,26 +151,3 @@ def _to_each(count: int, rank: int, size: int) -> list[int]:
     """Elements that ``rank`` sends to each, ``count`` in all; as many stay as one of them gets."""
     others = list(shard_sizes(count, size - 1))
     return [*others[:rank], others[-1], *others[rank:]]
-
-
-def nominal_rate(device: torch.device) -> tuple[str, float | None]:
-    """Name and nominal bytes per second of this rank's link, one way; None where not known. A
-    virtual interface has a speed that means nothing: it has no device."""
-    if device.type == "cuda":
-        return "NVLink", or_none(partial(_nvlink_bytes_per_s, open_nvml(), device))
-    folder = INTERFACES / (name := os.environ.get(INTERFACE, ""))
-    if not name or not (folder / "device").exists():
-        return name, None
-    megabits = or_none(lambda: int((folder / "speed").read_text(encoding="ascii")))
-    return name, megabits * 1e6 / 8 if megabits is not None and megabits > 0 else None
-
-
-def _nvlink_bytes_per_s(nvml: Any, device: torch.device) -> float | None:
-    """The rate of the GPU's active NVLinks together; None without NVLink between all GPUs."""
-    paths = read_nvml(nvml).paths.values()
-    handle = nvml.nvmlDeviceGetHandleByUUID(f"GPU-{torch.cuda.get_device_properties(device).uuid}")
-    links = range(nvml.NVML_NVLINK_MAX_LINKS)
-    active = sum(or_none(partial(nvml.nvmlDeviceGetNvLinkState, handle, i)) == 1 for i in links)
-    (speed,) = nvml.nvmlDeviceGetFieldValues(handle, [nvml.NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON])
-    rate = active * int(speed.value.uiVal) * 1e6  # megabytes, whatever its name says
-    return rate if rate and speed.nvmlReturn == 0 and set(paths) == {NVLINK} else None

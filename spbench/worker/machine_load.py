@@ -65,7 +65,7 @@ class Gpu:
             if values := self._values(name):
                 state[f"gpu_{name}"] = worst(values)
         for name, looks in (("timed", self._looks), ("silent", self._silent_looks)):
-            clocks = [mhz for look in looks if (mhz := look.get("clock_mhz")) is not None]
+            clocks = [mhz for mhz in (look.get("clock_mhz") for look in looks) if mhz is not None]
             if clocks:
                 state[f"{name}_clock_mhz"] = statistics.median(clocks)
         if every := self._values("throttle_bits"):
@@ -130,6 +130,7 @@ class Machine:
             "host": or_none(_host) or "",
             "cores": or_none(psutil.cpu_count),
             "load_average": self.load_average,
+            # The rate of a typical time: a mean of rates would favour fast moments.
             "cpu_gflop_per_s": or_none(lambda: 1 / typical([1 / x for x in self._speeds if x])),
             "alloc_retries": None if self._retries_seen is None else self._retries,
             **passed,

@@ -41,7 +41,7 @@ def keep_freed_memory() -> None:
 
 def rounded(size: int) -> int:
     """Bytes as the CUDA allocator gives them out."""
-    return -(-size // ROUND_BYTES) * ROUND_BYTES
+    return math.ceil(size / ROUND_BYTES) * ROUND_BYTES
 
 
 def held_bytes(x: Tensor) -> int:
@@ -72,7 +72,7 @@ class LiveStorages(WatchingMode):
 
     def _see(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
-        key = storage._cdata
+        key = storage._cdata  # the address: views and aliases have the same one
         if key in self._known:
             return
         size = rounded(storage.nbytes())

@@ -50,8 +50,24 @@ def sample(
     budget: MeasurementBudget,
     typical_ms: float,
 ) -> Sampled:
-    """Blocks until ``stop``. ``largest``: element by element over the ranks; all must call."""
-    block = -(-planned(typical_ms, budget) // BLOCKS)  # rounded up
+    """Blocks until ``stop``.
+
+    Parameters
+    ----------
+    timed, silent
+        Run a number of steps, as they are and without communication; None: none silent.
+    largest
+        Numbers element by element over the ranks; all must call.
+    budget
+        When to stop.
+    typical_ms
+        What a step took at the end of the warm-up.
+
+    Returns
+    -------
+    This rank's milliseconds in both passes, and what ended them.
+    """
+    block = math.ceil(planned(typical_ms, budget) / BLOCKS)
     timed_ms: list[float] = []
     silent_ms: list[float] = []
     slowest: list[float] = []
@@ -91,6 +107,7 @@ def half_width(times: Sequence[float]) -> float:
     Nagaraja, Order Statistics, 7.1).
     """
     n, k, below = len(times), 0, 0
+    # In whole numbers: P(fewer than k + 1 of n coins) = (below + C(n, k)) / 2^n <= 1 / TAIL.
     while (below + math.comb(n, k)) * TAIL <= 2**n:
         below += math.comb(n, k)
         k += 1
@@ -127,7 +144,7 @@ def typical(times: Sequence[float]) -> float:
     if not times:
         raise ValueError("no times, so no typical time")
     ordered = sorted(times)
-    out = max(1, len(ordered) // TRIMMED) if len(ordered) >= 3 else 0
+    out = max(1, len(ordered) // TRIMMED) if len(ordered) >= 3 else 0  # at each end
     middle = ordered[out : len(ordered) - out]
     return math.fsum(middle) / len(middle)
 

@@ -42,8 +42,21 @@ class Comparison:
         shards: Mapping[str, Shards],
         comm: Collectives,
     ) -> None:
-        """``exact``: one device's whole tensors, with ``own`` in a finer dtype than ``dtype``, in
-        which ``own`` has them. ``shards``: which part of each this rank holds; none: all of it."""
+        """A comparison with one device.
+
+        Parameters
+        ----------
+        exact
+            One device's whole tensors; with ``own`` in a finer dtype than ``dtype``.
+        own
+            The same in ``dtype``, where that is not exact enough.
+        dtype
+            That of the tensors to compare.
+        shards
+            Which part of each this rank holds; none: all of it.
+        comm
+            The ranks that hold the parts.
+        """
         self.exact, self.own, self.dtype = exact, own, dtype
         self.shards, self.comm = shards, comm
         self.floor = 0.0 if own is not None else _rounding(exact, dtype)
@@ -79,10 +92,12 @@ class Comparison:
 def _rounding(exact: Named, dtype: str) -> float:
     """Below this size a gradient is nothing but rounding, and errors are relative to this size. The
     gradient of a query which only one key answers is zero, whatever its digits say."""
-    gradients = (x for name, x in exact.items() if name.startswith("gradient"))
-    sizes = [root_mean_square(x) for x in gradients]
+    gradients = [tensor for name, tensor in exact.items() if name.startswith("gradient")]
+    sizes = [root_mean_square(gradient) for gradient in gradients]
     if not sizes:
         return 0.0
+    # Rounding of a typical gradient is as large as the tolerance beside a gradient of this size;
+    # tenfold, since sums round many times.
     lost = torch.finfo(exact["output"].dtype).eps / FIXED_TOLERANCE[dtype]
     return 10 * lost * statistics.median(sizes)
 

@@ -106,8 +106,9 @@ def seconds_of(
         group.synchronise()
         return took_s / calls
 
-    (shortest_s,) = group.largest([-(first_s := block(1))])
-    if waits and group.device.type == "cpu" and -shortest_s >= LONG_S:
+    first_s = block(1)
+    (negated_s,) = group.largest([-first_s])  # ranks agree on the shortest: the largest, negated
+    if waits and group.device.type == "cpu" and -negated_s >= LONG_S:
         return first_s
     once_s = block(1)  # what is set up by the first call is not its time
     calls = min(MOST_CALLS, int((block_s or BLOCK_S[group.device.type]) / max(once_s, 1e-7)))
@@ -127,7 +128,7 @@ class Stopwatch:
     def once(self, step: Call) -> tuple[float, float]:
         """Milliseconds of one step of this rank, all ranks starting together, and of its call
         alone: behind that the device may still work."""
-        self.group.barrier()
+        self.group.barrier()  # outside the clock
         start = self.now_s()
         step()
         issued = self.now_s()
@@ -172,8 +173,9 @@ def is_steady(times_ms: Sequence[float]) -> bool:
     if not last or not before:
         return False
     early, late = statistics.fmean(before), statistics.fmean(last)
-    scatter = math.sqrt(sum(statistics.variance(each) / len(each) for each in (before, last)))
-    return abs(late - early) <= STEADY * early + scatter / 2
+    # The standard error of the difference of two means.
+    squares = [statistics.variance(window) / len(window) for window in (before, last)]
+    return abs(late - early) <= STEADY * early + math.sqrt(sum(squares)) / 2
 
 
 def _window(times_ms: Sequence[float]) -> Sequence[float]:

@@ -209,11 +209,9 @@ FLAGS = {
     "recommend": [
         "--cluster",
         "--compiled",
-        "--device",
         "--gpus",
         "--json",
         "--link-rate",
-        "--measure",
         "--set",
         "--share",
         "--strategy",
@@ -260,23 +258,7 @@ FLAGS = {
     ],
     "init": ["NAME"],
     "list": ["--json", "WHAT"],
-    "doctor": [
-        "--device",
-        "--gpus",
-        "--join-timeout",
-        "--json",
-        "--links",
-        "--nnodes",
-        "--node-rank",
-        "--rdzv-endpoint",
-        "--set",
-        "--strategy",
-        "--timeout",
-        "--workload",
-        "-g",
-        "-s",
-        "-w",
-    ],
+    "doctor": ["--device", "--gpus", "--json", "--timeout", "-g"],
 }
 
 

@@ -315,22 +315,3 @@ def test_the_whole_in_a_line() -> None:
     two = [*FOUND[:2], warn("cores", "no", "wait")]
     assert doctor_table.headline(two) == "fit; 2 warnings: /dev/shm, cores"
     assert doctor_table.headline([FOUND[2]]) == "unfit: torch"
-
-
-@pytest.mark.parametrize(
-    ("words", "error"),
-    [
-        (("-w", "dsp-720m"), "--workload needs --links"),
-        (("--nnodes", "2"), "--nnodes needs --links"),
-        (("-s", "dsp"), "--strategy needs --links"),
-        (("--links", "--gpus", "1"), "a single rank has no other to send to; use --gpus 2 or more"),
-        (("--links", "--nnodes", "2"), "--nnodes 2 needs --rdzv-endpoint"),
-        (("--links", "-w", "nothing"), "'nothing'"),
-    ],
-)
-def test_what_links_refuses(tmp_path: Path, words: tuple[str, ...], error: str) -> None:
-    """Flags that mean nothing, and ranks or nodes that cannot be timed: exit 2, nothing kept."""
-    done = spbench(tmp_path, "doctor", "--device", "cpu", *words, torch=True)
-    assert (done.code, done.out) == (USAGE, "")
-    assert error in done.err
-    assert not (tmp_path / "results").exists()

@@ -4,23 +4,17 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 import yaml
 from helpers.command_line import spbench
 
-from spbench.cli import recommend_command
 from spbench.errors import DONE, USAGE
 from spbench.projection.costmodel.hardware import find
-from spbench.results.record import Record
-from spbench.sweep.request import Request
-from spbench.sweep.run import Finished
-from spbench.workload.case import Cell
 from spbench.workload.config_names import configs
 
-SMALL = ("recommend", "dsp-720m-small", "--device", "cpu")
+SMALL = ("recommend", "dsp-720m-small")
 
 
 def test_the_answer_comes_first(tmp_path: Path) -> None:
@@ -60,8 +54,6 @@ def test_all_ranks_of_a_small_cluster_are_meant_by_none(
         ((), "--cluster"),
         (("-c", "h100"), "Did you mean 'hgx-h100'?"),
         (("-w", "dsp-720m"), "The workload stands alone: spbench recommend dsp-720m"),
-        (("-c", "hgx-h100", "-g", "16", "--measure"), "are on 2 nodes; leave it out"),
-        (("-c", "hgx-h100", "-g", "2", "--compiled", "--measure"), "leave out one of them"),
     ],
 )
 def test_what_cannot_be_answered_is_refused(
@@ -70,37 +62,6 @@ def test_what_cannot_be_answered_is_refused(
     done = spbench(tmp_path, *SMALL, *words, torch=True)
     assert done.code == USAGE
     assert said in done.err
-
-
-def test_measured_rows_are_in_the_same_object(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """What stdout holds is JSON, the launches that decided too."""
-
-    def measured(request: Request, cells: Sequence[Cell]) -> Finished:
-        made = {"run_id": "r", "started_utc": "", "status": "ok", "step_ms": 1.0}
-        rows = [Record.of_case(cell.case, **made) for cell in cells]
-        return Finished(folder=tmp_path, records=rows, unfinished=[])
-
-    monkeypatch.setattr("spbench.sweep.run.run", measured)
-    words = ("-s", "dsp,ulysses", "-c", "hgx-h100", "-g", "2", "--json", "--measure")
-    done = spbench(tmp_path, *SMALL, *words, torch=True)
-    assert done.code == DONE, done.err
-    data = json.loads(done.out)
-    assert data["kind"] == "projected"
-    assert {row["strategy"] for row in data["measured"]} == {data["best"], *data["alike"]}
-    assert {row["kind"] for row in data["measured"]} == {"measured"}
-
-
-def test_ranks_that_are_not_here_are_refused_before_dry_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    why = "this machine has 1 GPUs; use 1 to 1"
-    monkeypatch.setattr(recommend_command, "why_not_here", lambda *_: why)
-    done = spbench(tmp_path, *SMALL, "-c", "hgx-h100", "-g", "2", "--measure", torch=True)
-    assert done.code == USAGE
-    assert f"--measure --gpus 2: {why}" in done.err
-    assert "dry runs" not in done.err
 
 
 def test_a_comma_in_a_source_moves_no_answer(tmp_path: Path) -> None:

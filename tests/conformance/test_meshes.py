@@ -11,7 +11,7 @@ from helpers.gate_on_threads import prove, why_wrong
 from torch import nn
 
 from spbench.comm.transport import Transport
-from spbench.layers import attention_grid
+from spbench.layers import blockwise
 from spbench.layers.blockwise import Part, merge
 from spbench.layers.linear import part_of
 from spbench.strategies.registry import load
@@ -186,26 +186,26 @@ def test_a_part_that_is_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:
     def wrong(total: Part, part: Part) -> Part:
         return total if part.out.shape[2] < 10 else merge(total, part)
 
-    monkeypatch.setattr(attention_grid, "merge", wrong)
+    monkeypatch.setattr(blockwise, "merge", wrong)
     assert "differs from one device" in complaint("attention-2d")
 
 
 def test_queries_without_the_keys_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
     """A grid whose queries see the keys before their run, or of their own positions, and none
     between: right shapes, too few scores."""
-    right = attention_grid.tiles
+    right = blockwise.tiles
 
     def wrong(queries: Shard, keys: Shard, causal: bool) -> Any:
         return [x for x in right(queries, keys, causal) if x[2] or x[1][0] == 0]
 
-    monkeypatch.setattr(attention_grid, "tiles", wrong)
+    monkeypatch.setattr(blockwise, "tiles", wrong)
     assert "differs from one device" in complaint("attention-2d")
 
 
 def test_positions_left_in_rank_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """A grid that takes zigzag queries and keys as they come: right shapes, other scores."""
-    monkeypatch.setattr(attention_grid, "by_position", lambda x, *_: x)
-    monkeypatch.setattr(attention_grid, "by_rank", lambda x, *_: x)
+    monkeypatch.setattr(blockwise, "by_position", lambda x, *_: x)
+    monkeypatch.setattr(blockwise, "by_rank", lambda x, *_: x)
     assert "differs from one device" in complaint("attention-2d")
 
 

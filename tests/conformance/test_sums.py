@@ -26,7 +26,7 @@ from torch import Tensor
 from spbench.comm.packing import Cut
 from spbench.comm.threaded import ThreadTransport
 from spbench.comm.transport import DONE, Handle
-from spbench.layers import attention_grid, blockwise
+from spbench.layers import blockwise
 from spbench.layers.blockwise import Part, from_row
 from spbench.layers.rsa_rows import Rows
 from spbench.model import inputs
@@ -177,7 +177,7 @@ def lossy_merge(monkeypatch: pytest.MonkeyPatch) -> None:
         return merged
 
     monkeypatch.setattr(blockwise, "merge", merge)
-    monkeypatch.setattr(attention_grid, "merge", merge)
+    monkeypatch.setattr(blockwise, "merge", merge)
 
 
 def lossy_d_q(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -17,7 +17,7 @@ from spbench.errors import Failure
 from spbench.launch.cluster import PORT
 from spbench.projection.costmodel.hardware import NETWORK, Cluster
 from spbench.strategies.registry import ACROSS, load
-from spbench.text import counted, quoted
+from spbench.text import quoted
 from spbench.workload.workload import Workload
 
 LAUNCHES = 5
@@ -105,15 +105,3 @@ def decisive_command(
     if (count := nodes(cluster, ranks)) != 1:
         words += ["--nnodes", count or "N", "--node-rank", "I", "--rdzv-endpoint", f"HOST:{PORT}"]
     return quoted("spbench", "run", *words, "--launches", LAUNCHES)
-
-
-def refuse_to_measure(ranks: int, cluster: Cluster, *, compiled: bool) -> None:
-    """Raises Failure where ranks of this machine alone would not decide."""
-    if compiled:
-        raise Failure(f"--measure does not decide: {AS_WRITTEN}; leave out one of them")
-    if (count := nodes(cluster, ranks)) != 1:
-        raise Failure(
-            f"--measure starts ranks on this machine alone, and {counted(ranks, 'rank')} of "
-            f"{cluster.name} are on {counted(count, 'node') if count else 'several nodes'}; leave "
-            f"it out, and run what the answer ends with on each of them"
-        )

@@ -20,7 +20,7 @@ from spbench.projection.advise.candidates import decisive_command, what_would_de
 from spbench.projection.advise.project import Projection
 from spbench.projection.costmodel.hardware import Cluster
 from spbench.projection.costmodel.sensitivity import WHATS, scaled
-from spbench.projection.costmodel.step_time import COMPUTE, HOST, Mode, middle_s
+from spbench.projection.costmodel.step_time import COMPUTE, HOST, Mode, Prices, middle_s
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fewer
 from spbench.report.projection_table import memory, span
@@ -84,7 +84,8 @@ def recommend(projected: Sequence[Projection], cluster: Cluster, mode: Mode) -> 
             else f"no strategy can run: {why}"
         )
     best, *others = fit
-    found = (_flip(fit, what, step, cluster, mode) for what, step in product(WHATS, STEPS))
+    prices = Prices()
+    found = (_flip(fit, what, step, cluster, mode, prices) for what, step in product(WHATS, STEPS))
     ratio, low, high = _ratio(best, others[0]) if others else (None, None, None)
     return Recommendation(
         best=best,
@@ -125,14 +126,19 @@ def _ratio(best: Projection, other: Projection) -> tuple[float, float, float]:
 
 
 def _flip(
-    rivals: Sequence[Projection], what: str, step: float, cluster: Cluster, mode: Mode
+    rivals: Sequence[Projection],
+    what: str,
+    step: float,
+    cluster: Cluster,
+    mode: Mode,
+    prices: Prices,
 ) -> Flip | None:
     """The factor at which another than the first wins: looked for in steps, then to a few percent;
     None where it is out of reach."""
 
     def winner(factor: float) -> str:
         on = scaled(cluster, what, factor)
-        took_s = {x.strategy: middle_s(x.work, on, mode, x.share) for x in rivals if x.work}
+        took_s = {x.strategy: middle_s(x.work, on, mode, x.share, prices) for x in rivals if x.work}
         return min(took_s, key=lambda name: took_s[name])
 
     best = rivals[0].strategy

@@ -16,7 +16,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from itertools import product
 from typing import final
@@ -254,8 +254,16 @@ class DeviceRates:
     compiled: bool = False
     """Whether passes are a compiler's own kernels, not torch's."""
 
+    priced: dict[Kernel, KernelCost] = field(default_factory=dict, compare=False, repr=False)
+    """Kernels that were asked for before: a step launches the same one many times."""
+
     def cost(self, kernel: Kernel) -> KernelCost:
         """Seconds of one kernel. Raises Failure where the device's file has no such rate."""
+        if kernel not in self.priced:
+            self.priced[kernel] = self._cost(kernel)
+        return self.priced[kernel]
+
+    def _cost(self, kernel: Kernel) -> KernelCost:
         is_gpu = self.device.kind == "gpu"
         if is_gpu and kernel.kind == "attention" and kernel.flops:
             whole = in_tiles(kernel.shape)

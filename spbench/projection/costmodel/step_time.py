@@ -15,10 +15,10 @@ from typing import final
 import numpy as np
 
 from spbench.projection.costmodel.constants import DRAWS, Constant, Doubt, Drawing, Draws
-from spbench.projection.costmodel.hardware import Cluster
-from spbench.projection.costmodel.message_cost import host_calls, message_cost
+from spbench.projection.costmodel.hardware import Cluster, Device
+from spbench.projection.costmodel.message_cost import MessageCost, host_calls, message_cost
 from spbench.projection.costmodel.operations import DeviceRates
-from spbench.projection.dryrun.work import Work
+from spbench.projection.dryrun.work import Message, Work
 from spbench.workload.mesh import Mesh
 
 OVERLAP = 0.7
@@ -59,16 +59,21 @@ class Cost:
 class Sums:
     """Seconds by term, each beside the doubt about the constant that bounds it."""
 
-    doubts: list[Doubt] = field(default_factory=list)
+    doubts: dict[Doubt, int] = field(default_factory=dict)
+    """The place of each, in the order in which they came."""
     parts: dict[str, dict[int, float]] = field(default_factory=lambda: defaultdict(dict))
 
     def add(self, term: str, seconds: float, doubt: Doubt) -> int:
         """Adds to a term; returns the doubt's place."""
-        if doubt not in self.doubts:
-            self.doubts.append(doubt)
-        place = self.doubts.index(doubt)
-        self.parts[term][place] = self.parts[term].get(place, 0.0) + seconds
+        place = self.doubts.setdefault(doubt, len(self.doubts))
+        part = self.parts[term]
+        part[place] = part.get(place, 0.0) + seconds
         return place
+
+    def copy(self) -> Sums:
+        """Equal sums, which may be added to."""
+        parts = {term: dict(part) for term, part in self.parts.items()}
+        return Sums(dict(self.doubts), defaultdict(dict, parts))
 
     def measured(self, share: Constant, of: str) -> None:
         """Puts a measured share, that of a strategy, in place of the modelled terms."""
@@ -265,22 +270,118 @@ def cost(
     return step.cost(mode.repeats, mode.fixed_s, mode.fixed_spread)
 
 
-def middle_s(work: Work, cluster: Cluster, mode: Mode, share: Constant | None = None) -> float:
-    """The time of ``cost`` alone, without draws, which take most of its time."""
-    return _step(work, cluster, mode, share).middle_s(OVERLAP, mode.repeats, mode.fixed_s)
+@final
+@dataclass(frozen=True, kw_only=True)
+class Kernels:
+    """The kernels of a step on a device."""
+
+    sums: Sums
+    backward: Mapping[int, float]
+    """Seconds of backward's, by the constant that bounds them."""
+    launched: float
+    """Launches of the host; a compiled model has fewer."""
 
 
-def _step(work: Work, cluster: Cluster, mode: Mode, share: Constant | None, of: str = "") -> Step:
+@final
+class Prices:
+    """Kernels and messages that were priced already, for works that are priced again and again as
+    single constants of one cluster change.
+
+    A price holds wherever the constants that it is made of are the same objects: the copies that
+    ``sensitivity.scaled`` makes share all that it leaves alone. So a kernel is priced once for all
+    strategies and all rates of links, and a message once for all rates of products.
+    """
+
+    def __init__(self) -> None:
+        self._rates: dict[object, DeviceRates] = {}
+        self._kernels: dict[object, Kernels] = {}
+        self._messages: dict[object, MessageCost] = {}
+        self._kept: list[object] = []  # an id tells an object only while that is alive
+
+    def rates(self, device: Device, dtype: str, mode: Mode) -> DeviceRates:
+        """Rates of the device in this type, which know what was priced by equal ones."""
+        bounds = (device.products, device.attention, device.memory_gb_per_s, device.kernel_us)
+        timed = (device.timed_us, device.in_step)
+        key = dtype, mode.attention_kernel, mode.compiled, self._same(*bounds, *timed)
+        if key not in self._rates:
+            self._rates[key] = DeviceRates(
+                device=device,
+                dtype=dtype,
+                attention_kernel=mode.attention_kernel,
+                compiled=mode.compiled,
+            )
+        return self._rates[key]
+
+    def kernels(self, work: Work, rates: DeviceRates, mode: Mode) -> Kernels:
+        """All kernels of a work at these rates."""
+        key = mode, self._same(work, rates)
+        if key not in self._kernels:
+            self._kernels[key] = _kernels(work, rates, mode)
+        return self._kernels[key]
+
+    def message(
+        self, message: Message, mesh: Mesh, cluster: Cluster, own: Sequence[str]
+    ) -> MessageCost:
+        """As ``message_cost``. Raises Failure where the cluster has too few ranks."""
+        sends = message.op, message.axis, message.sent_bytes
+        key = sends, mesh, tuple(own), self._same(cluster.levels)
+        if key not in self._messages:
+            self._messages[key] = message_cost(message, mesh, cluster, own)
+        return self._messages[key]
+
+    def _same(self, *parts: object) -> tuple[int, ...]:
+        """What tells these objects from all others that were seen."""
+        self._kept.extend(parts)
+        return tuple(map(id, parts))
+
+
+def middle_s(
+    work: Work,
+    cluster: Cluster,
+    mode: Mode,
+    share: Constant | None = None,
+    prices: Prices | None = None,
+) -> float:
+    """The time of ``cost`` alone, in seconds, without draws, which take most of its time.
+
+    Parameters
+    ----------
+    work
+        Kernels and messages of one rank's step.
+    cluster
+        Where it is to run.
+    mode
+        How the model runs.
+    share
+        Measured seconds of a rank without its messages, in place of modelled ones.
+    prices
+        What was priced for the same cluster with other constants, and is added to.
+
+    Raises
+    ------
+    Failure
+        The cluster's file lacks a rate, or has too few ranks.
+    """
+    step = _step(work, cluster, mode, share, prices=prices)
+    return step.middle_s(OVERLAP, mode.repeats, mode.fixed_s)
+
+
+def _step(
+    work: Work,
+    cluster: Cluster,
+    mode: Mode,
+    share: Constant | None,
+    of: str = "",
+    prices: Prices | None = None,
+) -> Step:
+    prices = prices or Prices()
     cluster = cluster.used_by(Mesh(work.mesh).size)
-    device, is_gpu, sums = cluster.device, cluster.device.kind == "gpu", Sums()
-    rates = DeviceRates(
-        device=device,
-        dtype=work.dtype,
-        attention_kernel=mode.attention_kernel,
-        compiled=mode.compiled,
-    )
-    backward = _add_kernels(sums, work, rates, mode)
-    messages = _add_messages(sums, work, cluster, rates, mode)
+    device, is_gpu = cluster.device, cluster.device.kind == "gpu"
+    rates = prices.rates(device, work.dtype, mode)
+    kernels = prices.kernels(work, rates, mode)
+    sums = kernels.sums.copy()
+    _add_host(sums, work, device, kernels.launched, mode)
+    messages = _add_messages(sums, work, cluster, rates, mode, prices)
     unseen, own = (UNSEEN, OWN) if is_gpu else (UNSEEN_ON_CPU, OWN_ON_CPU)
     beyond = mode.beyond or unseen
     if share is not None:
@@ -291,20 +392,16 @@ def _step(work: Work, cluster: Cluster, mode: Mode, share: Constant | None, of: 
     return Step(
         sums=sums,
         messages=messages,
-        backward=backward,
+        backward=kernels.backward,
         own=at,
         is_gpu=is_gpu,
         drawing=cluster.drawing,
     )
 
 
-def _add_kernels(sums: Sums, work: Work, rates: DeviceRates, mode: Mode) -> dict[int, float]:
-    """Adds the device's and the host's time of all kernels; returns the seconds of backward's by
-    the constant that bounds them."""
-    device = rates.device
-    name = "compiled_launch_us" if mode.compiled else "launch_us"
-    launch = device.compiled_launch_us if mode.compiled else device.launch_us
-    issued = 0.0
+def _kernels(work: Work, rates: DeviceRates, mode: Mode) -> Kernels:
+    """The device's time of all kernels, and what the host launches for them."""
+    sums, launched = Sums(), 0.0
     backward: dict[int, float] = defaultdict(float)
     for kernel, times in work.kernels.items():
         one = rates.cost(kernel)
@@ -315,23 +412,29 @@ def _add_kernels(sums: Sums, work: Work, rates: DeviceRates, mode: Mode) -> dict
         place = sums.add(kernel.kind, seconds, one.doubt)
         if kernel.phase == "backward":
             backward[place] += seconds
-        issued += times * (FUSED_LAUNCHES if fused else 1.0)
+        launched += times * (FUSED_LAUNCHES if fused else 1.0)
+    return Kernels(sums=sums, backward=backward, launched=launched)
+
+
+def _add_host(sums: Sums, work: Work, device: Device, launched: float, mode: Mode) -> None:
+    """Adds the host's time of launches, or of all operations where that was timed."""
+    name = "compiled_launch_us" if mode.compiled else "launch_us"
+    launch = device.compiled_launch_us if mode.compiled else device.launch_us
     if device.operation_us is not None and not (mode.compiled and device.kind == "gpu"):
         name, launch = "operation_us", device.operation_us
-        issued += work.calls - work.launches
-    sums.add(HOST, issued * launch.value / 1e6, Doubt.of(f"device.{name}", launch))
-    return backward
+        launched += work.calls - work.launches
+    sums.add(HOST, launched * launch.value / 1e6, Doubt.of(f"device.{name}", launch))
 
 
 def _add_messages(
-    sums: Sums, work: Work, cluster: Cluster, rates: DeviceRates, mode: Mode
+    sums: Sums, work: Work, cluster: Cluster, rates: DeviceRates, mode: Mode, prices: Prices
 ) -> list[Hideable]:
     """Adds the links' and the host's time of all messages; returns them with what can hide them."""
     mesh, own = Mesh((*mode.outer, *work.mesh)), [name for name, _ in work.mesh]
     messages, of_call = [], Doubt.of("call_us", cluster.call_us)
     for message, times in work.messages.items():
-        sent = replace(message, sent_bytes=round(message.sent_bytes * mode.payload))
-        priced = message_cost(sent, mesh, cluster, own)
+        sent = replace(message, sent_bytes=round(message.sent_bytes * mode.payload), behind=())
+        priced = prices.message(sent, mesh, cluster, own)
         term = f"{message.op} {message.axis}"
         place = sums.add(term, priced.seconds * times, priced.doubt)
         calls = times * (mode.calls if message.op in ("all_to_all", "p2p") else 1.0)

@@ -23,10 +23,11 @@ from spbench import __version__
 from spbench.analysis.compare import MARGIN
 from spbench.analysis.compare_strategies import Line, compare_strategies, ranking_of
 from spbench.analysis.launches import CaseRows, Cases, cases_of
-from spbench.analysis.waiting import waiting
 from spbench.report import units
-from spbench.report.plots.figure import STYLE, Sheet, draw
-from spbench.report.plots.plots import page_of
+from spbench.report.plots.figure import Sheet, draw
+from spbench.report.plots.frame import Run
+from spbench.report.plots.kinds import page_of
+from spbench.report.plots.style import STYLE
 from spbench.report.strategy_table import (
     failures,
     gate_sentences,
@@ -35,9 +36,7 @@ from spbench.report.strategy_table import (
     mark_notes,
     ranking_in_words,
 )
-from spbench.report.waiting_sentences import waiting_sentences
-from spbench.results.find_run import RESULTS, not_there_yet, reference_of, way_on
-from spbench.results.link_report import reports_in
+from spbench.results.find_run import not_there_yet, reference_of, way_on
 from spbench.results.provenance import UNKNOWN, Provenance, provenance
 from spbench.results.run_json import folder_of_run, read_run
 from spbench.text import counted, grouped, listed, quoted
@@ -310,8 +309,8 @@ def html_of_run(
     home = folder_of_run(run)
     cases, origin = cases_of(frame), provenance(run, frame)
     lines = compare_strategies(frame, reference_of(run, frame), cases=cases)
-    figures = page_of(lines, frame, home, page, capacities=capacities)
-    waits = waiting_sentences(waiting(cases, reports_in([RESULTS, home.parent])))
+    drawn = Run(lines=lines, launches=frame, folder=home, capacities=capacities)
+    figures = page_of(drawn, page)
     remarks = list(whole.attrs.get("remarks", []))
     if missing := not_there_yet(run, whole):
         remarks.append(f"{counted(missing, 'launch')} not measured yet{way_on(run)}")
@@ -325,7 +324,7 @@ def html_of_run(
         run=origin.run,
         title=", ".join(names) if len(names) <= MOST_NAMES else f"{len(names)} workloads",
         about=" · ".join(text for text in about if text != UNKNOWN),
-        answer=_answer(lines, waits, remarks),
+        answer=_answer(lines, remarks),
         tables=tables,
         meanings=[(head, meaning) for head, meaning in MEANINGS.items() if head in heads],
         pictures=[_picture(name, sheet) for name, sheet in figures.sheets.items()],
@@ -340,17 +339,14 @@ def html_of_run(
     )
 
 
-def _answer(
-    lines: Sequence[Line], waits: Sequence[str], remarks: Iterable[str]
-) -> Mapping[str, Any]:
+def _answer(lines: Sequence[Line], remarks: Iterable[str]) -> Mapping[str, Any]:
     """All that is said before the first table, in the sentences of ``compare``: who is fastest in
-    each panel, what strategies wait for, failures, and what a reader of the figures must know."""
+    each panel, failures, and what a reader of the figures must know."""
     failed = failures([line for line in lines if line.status != "ok"])
     doubts = failures([line for line in lines if line.status == "ok"])
     panels = dict.fromkeys(line.panel for line in lines)
     return {
         "rankings": {p: _verdicts([line for line in lines if line.panel == p]) for p in panels},
-        "waits": waits,
         "failed": failed[:FIRST],
         "more_failed": len(failed[FIRST:]),
         "cautions": [*remarks, *gate_sentences(lines), *doubts[:FIRST]],
@@ -384,11 +380,11 @@ def _picture(name: str, sheet: Sheet) -> Mapping[str, Any]:
     who cannot see it. The width is in points, at which texts have the size that they are drawn for.
     """
     file = io.StringIO()
-    with mpl.rc_context(STYLE | IN_PAGE):  # type: ignore[arg-type]
+    with mpl.rc_context(STYLE | IN_PAGE):
         figure = draw(replace(sheet, heading="", caption=""))
         figure.savefig(file, format="svg", transparent=True, metadata=NO_METADATA)
     panels = "; ".join(" ".join(title.split()) for title in sheet.panels)
-    strategies = f" of {', '.join(sheet.strategies)}" if sheet.strategies else ""
+    strategies = f" of {', '.join(sheet.legend)}" if sheet.legend else ""
     return {
         "name": name,
         "heading": sheet.heading,

@@ -13,7 +13,6 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from spbench.layers import blockwise
-from spbench.layers.attention_grid import tiles
 from spbench.layers.blockwise import (
     Part,
     added,
@@ -27,6 +26,7 @@ from spbench.layers.blockwise import (
     put,
     summed,
     tile,
+    tiles,
     unpack,
 )
 from spbench.layers.kernels import KERNELS, KernelLimits

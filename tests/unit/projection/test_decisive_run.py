@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from spbench.errors import Failure
-from spbench.projection.advise.candidates import nodes, refuse_to_measure, what_would_decide
+from spbench.projection.advise.candidates import nodes, what_would_decide
 from spbench.projection.costmodel.hardware import Cluster, find
 
 H100, L20, NVL72 = (find(name) for name in ("hgx-h100", "l20-pcie", "nvl72-gb200"))
@@ -52,13 +51,3 @@ def test_on_several_nodes_each_runs_the_command() -> None:
 def test_no_run_decides_between_compiled_models() -> None:
     said = what_would_decide(["a", "b"], 8, H100, None)
     assert said.startswith("nothing here would decide: 'spbench run'")
-    with pytest.raises(Failure, match="--compiled is of compiled ones; leave out one of them"):
-        refuse_to_measure(8, H100, compiled=True)
-
-
-def test_this_machine_alone_does_not_decide_for_several() -> None:
-    refuse_to_measure(8, H100, compiled=False)
-    with pytest.raises(Failure, match="32 ranks of hgx-h100 are on 4 nodes; leave it out"):
-        refuse_to_measure(32, H100, compiled=False)
-    with pytest.raises(Failure, match="4 ranks of lab are on several nodes"):
-        refuse_to_measure(4, LAB, compiled=False)

@@ -133,7 +133,6 @@ def test_without_a_case_there_is_nobody_to_hit() -> None:
         (["recommend", "dsp-720m", "-c", "hgx-h100"], "kill@rank0:init", "recommend has no row"),
         (["calibrate", "-g", "1,2"], "kill@rank1:init", "calibrate has no row"),
         (["capacity", "dsp-720m", "-g", "2", "--measure"], "kill@rank1:init", "--measure has no"),
-        (["doctor", "--links", "-g", "2"], "kill@rank1:init", "doctor --links has no row"),
     ],
 )
 def test_commands_refuse_a_fault_that_would_not_show(

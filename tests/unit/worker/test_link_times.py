@@ -1,9 +1,9 @@
-"""Timed transfers: sizes and counts as a strategy's, repeats by a cap, and what a link is."""
+"""Timed transfers: sizes and counts as a strategy's, and repeats by a cap."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
+from fractions import Fraction
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,18 +14,37 @@ from helpers.thread_group import ThreadGroup
 from spbench.comm.group import ShareOfGroup
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.comm.transport import Several
-from spbench.doctor.link_rates import timed_transfer
 from spbench.results.link_report import LinkTimes, LinkTiming
-from spbench.results.nvml import NVLINK, NvmlReport
 from spbench.strategies.registry import load, places
 from spbench.worker import link_times
-from spbench.worker.link_times import ROUNDS, SWEEPS, nominal_rate, time_alone
+from spbench.worker.link_times import ROUNDS, SWEEPS, time_alone
 from spbench.worker.observer import Observer, PhaseTimes
 from spbench.workload.catalogue import find
 from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.timed import TimedKernel, TimedTransfer
+from spbench.workload.traffic import Transfer
 
 CPU = torch.device("cpu")
+
+
+def timed_transfer(transfer: Transfer, dtype: str) -> TimedTransfer:
+    """The transfer by the elements that each rank sends or holds."""
+    ranks, sent = len(transfer.sent), transfer.sent
+    whole = Fraction(sum(sent), ranks - 1)
+    match transfer.op:
+        case "all_to_all":
+            held = list(sent)
+        case "all_gather":
+            held = [part / (ranks - 1) for part in sent]
+        case "reduce_scatter":
+            held = [whole - part for part in sent]
+        case "p2p":
+            held = [whole - sent[rank - 1] for rank in range(ranks)]
+        case "all_reduce":
+            held = [whole / 2]
+    elements = [round(float(part) / DTYPE_BYTES[dtype]) for part in held]
+    in_gradients = transfer.phase == "gradients"
+    return TimedTransfer(op=transfer.op, elements=elements, dtype=dtype, gradients=in_gradients)
 
 
 def on_threads(transfers: Sequence[TimedTransfer], ranks: int) -> list[LinkTimes]:
@@ -173,72 +192,3 @@ def test_sweeps_beside_a_kernel(
     assert visited == ["p2p", "all_reduce"] * SWEEPS
     assert len(computed) == 2 * SWEEPS * (2 + 2 * kernels)
     assert all(len(each.ms) == SWEEPS * min(ROUNDS, kernels) for each in times.timings)
-
-
-@pytest.mark.parametrize(
-    ("interface", "speed", "is_device", "bytes_per_s"),
-    [
-        ("eth0", "100000\n", True, 12.5e9),
-        ("eth0", "10000\n", False, None),  # veth says 10000, whatever holds it
-        ("eth0", "-1\n", True, None),
-        ("eth0", None, True, None),
-        ("", None, False, None),
-    ],
-)
-def test_the_nominal_rate_of_an_interface(
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-    interface: str,
-    speed: str | None,
-    is_device: bool,
-    bytes_per_s: float | None,
-) -> None:
-    """Megabits of a real interface that says its speed; anything else is unknown."""
-    folder = tmp_path / "eth0"
-    folder.mkdir()
-    if is_device:
-        (folder / "device").mkdir()
-    if speed is not None:
-        (folder / "speed").write_text(speed)
-    monkeypatch.setattr(link_times, "INTERFACES", tmp_path)
-    monkeypatch.setenv(link_times.INTERFACE, interface)
-    assert nominal_rate(CPU) == (interface, bytes_per_s)
-
-
-def nvml(**instead: Any) -> SimpleNamespace:
-    """NVML of a GPU with 18 active NVLinks of 26,562 MB/s."""
-    value = SimpleNamespace(nvmlReturn=0, value=SimpleNamespace(uiVal=26562))
-    answers = {
-        "nvmlShutdown": lambda: None,
-        "NVML_NVLINK_MAX_LINKS": 36,
-        "NVML_FI_DEV_NVLINK_SPEED_MBPS_COMMON": 90,
-        "nvmlDeviceGetHandleByUUID": lambda uuid: uuid,
-        "nvmlDeviceGetNvLinkState": lambda _, link: int(link < 18),
-        "nvmlDeviceGetFieldValues": lambda _, fields: [value],
-    }
-    return SimpleNamespace(**answers | instead)
-
-
-def failing(*_: object) -> Any:
-    raise RuntimeError("not supported")
-
-
-@pytest.mark.parametrize(
-    ("known", "path", "bytes_per_s"),
-    [
-        (nvml(), NVLINK, 18 * 26562e6),
-        (nvml(), "between sockets (SYS)", None),
-        (nvml(nvmlDeviceGetNvLinkState=failing), NVLINK, None),
-        (nvml(nvmlDeviceGetFieldValues=failing), NVLINK, None),
-        (None, NVLINK, None),
-    ],
-)
-def test_the_nominal_rate_of_nvlink(
-    monkeypatch: pytest.MonkeyPatch, known: Any, path: str, bytes_per_s: float | None
-) -> None:
-    """All active links together; unknown where a pair has another path, or NVML fails."""
-    monkeypatch.setattr(link_times, "open_nvml", lambda: known)
-    monkeypatch.setattr(link_times, "read_nvml", lambda _: NvmlReport(paths={(0, 1): path}))
-    gpu = SimpleNamespace(uuid="1abc")
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: gpu)
-    assert nominal_rate(torch.device("cuda", 0)) == ("NVLink", bytes_per_s)
