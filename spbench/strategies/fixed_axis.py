@@ -60,7 +60,7 @@ class FixedPlan(Plan, ABC):
 
     @final
     def with_heads_of(self, part: Workload) -> FixedPlan:
-        """The same options, axis and ranks, for a workload that differs in its heads alone."""
+        """Its options, axis and ranks, for a workload that differs in its heads alone."""
         return self.strategy.along(self.axis, part, self.ranks)
 
     @final

@@ -13,7 +13,7 @@ from spbench.strategies.base import Plan
 from spbench.strategies.dsp import DSPPlan
 from spbench.strategies.registry import EXCHANGES, load
 from spbench.workload.mesh import Mesh
-from spbench.workload.traffic import Traffic
+from spbench.workload.traffic import Hop, Traffic
 from spbench.workload.workload import Workload
 
 
@@ -88,10 +88,10 @@ def test_switches_of_other_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards are those of the exchange's groups; a switch predicted of even ones is off."""
 
     def wrong(self: Plan, before: str, after: str) -> Traffic:
-        even = load("ulysses").on(self.workload, self.ranks)
-        there = even.hops(before, after) or ()
-        sent = [hop.transfer(self.workload.activation_bytes, even.mesh) for hop in there]
-        back = [hop.undone.transfer(self.workload.activation_bytes, even.mesh) for hop in there]
+        there = Hop.between(Plan.shard(self, before), Plan.shard(self, after))
+        whole_bytes = self.workload.activation_bytes
+        sent = [hop.transfer(whole_bytes, self.mesh) for hop in there]
+        back = [hop.undone.transfer(whole_bytes, self.mesh) for hop in there]
         return sent, back
 
     monkeypatch.setattr(Plan, "switch_traffic", wrong)
