@@ -57,7 +57,7 @@ def test_each_rank_computes_as_many_heads(monkeypatch: pytest.MonkeyPatch) -> No
         heads.append(q.shape[-2])
         return attend_whole(q, k, v, scores)
 
-    monkeypatch.setattr(heads, "attend_whole", seen)
+    monkeypatch.setattr(shared_out, "attend_whole", seen)
     by_strategy = {}
     for strategy in ("ulysses", "ulysses:padded"):
         heads.clear()
