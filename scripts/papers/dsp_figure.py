@@ -13,9 +13,9 @@ from typing import Any, final
 
 from markdown import brief, table
 from paper_facts import facts
+from published_score import ENGINE
 
 from spbench.projection.advise.project import project
-from spbench.projection.against import ENGINE
 from spbench.projection.costmodel.hardware import find as find_cluster
 from spbench.projection.costmodel.step_time import COMPUTE, Cost, Mode, cost
 from spbench.projection.dryrun.rank_work import works

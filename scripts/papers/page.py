@@ -9,10 +9,9 @@ from dsp_figure import FigurePoint, constant_ms, figure_table, holds, rates_tabl
 from dsp_scaling import OWN, Scaling, gains_table, gpu_hours, kept_rates, scaling_table
 from markdown import brief, table
 from paper_facts import facts
+from published_score import ENGINE
 from rsa_capacity import Question, linformer_table, ratios_table, table_4_gpu_hours
 from volumes import dsp_table, rsa_table
-
-from spbench.projection.against import ENGINE
 
 TEXT = Path(__file__).with_name("page.txt")
 STEPS = 4

@@ -42,7 +42,7 @@ def figure(values: Sequence[float]) -> Figure | None:
     return Figure(mean=geometric_mean(values), low=low, high=high, is_interval=interval is not None)
 
 
-def known(records: Sequence[Record], column: str) -> list[float]:
+def measured(records: Sequence[Record], column: str) -> list[float]:
     """The values of a column that were measured: above 0."""
     return [value for record in records if (value := getattr(record, column))]
 
@@ -54,7 +54,7 @@ def step_figure(records: Sequence[Record]) -> Figure | None:
             return Figure(
                 mean=row.step_ms, low=row.step_ms_low, high=row.step_ms_high, is_interval=False
             )
-    return figure(known(records, "step_ms"))
+    return figure(measured(records, "step_ms"))
 
 
 def split_of(step_ms: float | None, records: Sequence[Record]) -> tuple[float | None, float | None]:
@@ -65,7 +65,7 @@ def split_of(step_ms: float | None, records: Sequence[Record]) -> tuple[float | 
     """
     if step_ms is not None and not any(any(_sent(record, 1)) for record in records):
         return step_ms, 0.0
-    computed = known(records, "compute_ms")
+    computed = measured(records, "compute_ms")
     exposed = [ms for record in records if (ms := record.exposed_comm_ms) is not None]
     if not computed or len(computed) < len(records):
         is_known = exposed and len(exposed) == len(records)
@@ -137,7 +137,7 @@ def _parts_in_words(compute_ms: float, exposed_ms: float) -> tuple[str, str]:
 def _split(records: Sequence[Record]) -> tuple[float, float] | None:
     """Milliseconds of computation and of exposed communication; None where they are not known."""
     if any(record.kind == "one_gpu_share" for record in records):
-        share = figure(known(records, "compute_ms"))
+        share = figure(measured(records, "compute_ms"))
         return (share.mean, 0.0) if share else None
     step = step_figure(records)
     compute, exposed = split_of(step.mean if step else None, records)
@@ -172,7 +172,7 @@ def why_incomplete(records: Sequence[Record], good: Sequence[Record]) -> str:
         reasons.append(f"{failed_launches(worst.status, records)}. {worst.reason}")
     if noisy := [record.noisy for record in records if record.status == "ok" and record.noisy]:
         effect = "so the time is unreliable" if any(record.noisy for record in good) else "left out"
-        last = "in the last " * (len({*noisy}) > 1) + noisy[-1]
+        last = f"in the last {noisy[-1]}" if len({*noisy}) > 1 else noisy[-1]
         reasons.append(f"{len(noisy)} of {len(records)} launches noisy, {effect}: {last}")
     unsteady = [record for record in good if record.steady == "no" and record.effort == "full"]
     if unsteady:

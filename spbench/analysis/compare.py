@@ -72,7 +72,8 @@ def compare_times(
         return None
     why_not = mismatch(old.setups.values(), new.setups.values())
     if estimate.is_paired:
-        old, new = (each.only(paired_rounds(old.ms, new.ms)) for each in (old, new))
+        rounds = paired_rounds(old.ms, new.ms)
+        old, new = old.only(rounds), new.only(rounds)
     else:
         noise = noise or _noise_of_processors(old, new, estimate, margin)
     return _comparison(old, new, estimate, margin, noise, why_not, allow_mismatch=allow_mismatch)
@@ -104,15 +105,16 @@ def _comparison(
     """The comparison; ``why_not``: why it gives no verdict, or not even a ratio."""
     alternated = estimate.is_paired and old.ms != new.ms and not noise
     noises = ("", "") if alternated else (old.first_noise, new.first_noise)
-    known: dict[str, Any] = {"before_ms": old.mean_ms, "after_ms": new.mean_ms, "noise": noises}
-    known |= {"verdict": "not comparable", "reason": why_not} if why_not else {}
+    facts: dict[str, Any] = {"before_ms": old.mean_ms, "after_ms": new.mean_ms, "noise": noises}
+    if why_not:
+        facts |= {"verdict": "not comparable", "reason": why_not}
     if why_not and not allow_mismatch:
-        return Comparison(**known)
-    after_ms, slower = known["before_ms"] * estimate.value, product_ratio(old, new)
-    known |= {"after_ms": after_ms, "processors": slower}
+        return Comparison(**facts)
+    facts["after_ms"] = facts["before_ms"] * estimate.value
+    facts["processors"] = product_ratio(old, new)
     if any("projected" in setup for setup in new.setups.values()):
-        known |= {"reason": why_not or PROJECTED, "launches": 0, "needs": None}
-    return replace(_judged(estimate, margin, noise, (len(old.ms), len(new.ms))), **known)
+        facts |= {"reason": why_not or PROJECTED, "launches": 0, "needs": None}
+    return replace(_judged(estimate, margin, noise, (len(old.ms), len(new.ms))), **facts)
 
 
 def _compared(before: Launches, after: Launches) -> tuple[Launches, Launches, str]:
@@ -142,7 +144,8 @@ def _noise_of_processors(old: Launches, new: Launches, estimate: Ratio, margin: 
     slower = product_ratio(old, new) or 1.0
     alike = replace(estimate, log=estimate.log - math.log(slower))
     differs = verdict_of(alike, margin) != verdict_of(estimate, margin)
-    return f"they ran {how}, which may be why" if differs and (how := on_processors(slower)) else ""
+    how = on_processors(slower)
+    return f"they ran {how}, which may be why" if differs and how else ""
 
 
 def _judged(estimate: Ratio, margin: float, noise: str, counts: tuple[int, int]) -> Comparison:
@@ -175,7 +178,11 @@ def _judged(estimate: Ratio, margin: float, noise: str, counts: tuple[int, int])
 def _needed(estimate: Ratio, margin: float) -> int | None:
     """Launches until the interval leaves the limit that it straddles; both, if it lies between."""
     fast, slow = limits_of(margin)
-    limits = [fast] * (estimate.value <= slow) + [slow] * (estimate.value >= fast)
+    limits = []
+    if estimate.value <= slow:  # then the interval may reach below the margin
+        limits.append(fast)
+    if estimate.value >= fast:
+        limits.append(slow)
     needs = [estimate.launches_needed(limit) for limit in limits]
     return None if None in needs else max(n for n in needs if n is not None)
 

@@ -19,7 +19,7 @@ from spbench.analysis.findings import (
     Metric,
     both_sent,
     compare_status,
-    volume_difference,
+    volume_change,
 )
 from spbench.analysis.launches import CaseRows, cases_by, launches_by
 from spbench.results.record import COLUMNS, Record
@@ -43,8 +43,8 @@ def compare_runs(
     findings: list[Finding] = []
     for name_before, name_after in matched(before, after):
         old, new = cases.get((BEFORE, name_before)), cases.get((AFTER, name_after))
-        known = new or old
-        assert known is not None
+        case = new or old
+        assert case is not None
         status = _status(old.every if old else [], new.every if new else [])
         error, tolerance = _gate(new)
         of_case = [replace(status, gate_error=error, tolerance=tolerance)]
@@ -54,12 +54,12 @@ def compare_runs(
                 *_memory(old, new, margins.memory, allow_mismatch),
                 *_volume(old, new),
             ]
-        last = known.every[-1]
+        last = case.every[-1]
         findings += [
             replace(
                 finding,
                 case=last.case,
-                panel=known.panel,
+                panel=case.panel,
                 strategy=last.strategy,
                 ranks=last.world_size,
                 kind=last.kind,
@@ -100,7 +100,7 @@ def _time(before: CaseRows, after: CaseRows, margin: float, allow_mismatch: bool
             after=comparison.after_ms,
             comparison=comparison,
             reason=SAME_LAUNCHES if is_copy else comparison.reason,
-            culprit=culprit_of(before, after, bool(volume_difference(before.used, after.used))),
+            culprit=culprit_of(before, after, bool(volume_change(before.used, after.used).unit)),
         )
     ]
 
@@ -155,11 +155,19 @@ def _volume(before: CaseRows, after: CaseRows) -> list[Finding]:
     was, now = both_sent(before.used, after.used)
     if was is None or now is None:
         return _lost("volume", was is not None, after)
-    reason = volume_difference(before.used, after.used)
-    if not reason and not after.launches.setups:
+    change = volume_change(before.used, after.used)
+    if not change.unit and not after.launches.setups:
         return []  # the prediction is the same; the bytes that were sent are not known
-    verdict = "changed" if reason else "same"
-    return [Finding(metric="volume", verdict=verdict, before=was, after=now, reason=reason)]
+    return [
+        Finding(
+            metric="volume",
+            verdict="changed" if change.unit else "same",
+            before=was,
+            after=now,
+            reason=str(change),
+            changed_unit=change.unit,
+        )
+    ]
 
 
 def _lost(metric: Metric, was_known: bool, after: CaseRows) -> list[Finding]:

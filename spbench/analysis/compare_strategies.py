@@ -22,7 +22,7 @@ import pandas
 from spbench.analysis.case_figures import (
     Figure,
     cause_of,
-    known,
+    measured,
     split_of,
     step_figure,
     why_incomplete,
@@ -159,7 +159,9 @@ def ranking_of(lines: Sequence[Line]) -> Ranking:
     """``lines``: of one panel and number of ranks, whether or not they have a time."""
     timed = [line for line in lines if line.time_ms is not None]
     fitting = [line for line in timed if line.fits]
-    quiet = sorted((x for x in fitting if not x.is_noisy), key=lambda line: line.time_ms or 0.0)
+    quiet = sorted(
+        (line for line in fitting if not line.is_noisy), key=lambda line: line.time_ms or 0.0
+    )
     return Ranking(
         lowest=quiet[0] if quiet else None,
         others=quiet[1:],
@@ -236,8 +238,8 @@ def _line(case: CaseRows, reference: str) -> Line:
     passed = "passed" if proved.tolerance is not None else "not run"
     step = step_figure(good)
     compute_ms, exposed_ms = split_of(step.mean if step else None, good)
-    peaks = known(good, "peak_allocated_bytes")
-    rates = {name: known(good, name) for name in ("tokens_per_s", "mfu", "exposed_gb_per_s")}
+    peaks = measured(good, "peak_allocated_bytes")
+    rates = {name: measured(good, name) for name in ("tokens_per_s", "mfu", "exposed_gb_per_s")}
     return Line(
         workload=first.workload,
         panel=case.panel,
@@ -253,7 +255,10 @@ def _line(case: CaseRows, reference: str) -> Line:
         reference=reference,
         to_reference=None,
         to_fastest=None,
-        **{name: geometric_mean(each) if each else None for name, each in rates.items()},
+        **{
+            name: geometric_mean(of_launches) if of_launches else None
+            for name, of_launches in rates.items()
+        },
         compute_ms=compute_ms,
         exposed_comm_ms=exposed_ms,
         peak_allocated_bytes=statistics.median(peaks) if peaks else None,

@@ -43,6 +43,8 @@ class Finding:
     comparison: Comparison | None = None
     """The comparison of the times, where the metric is time."""
     reason: str = ""
+    changed_unit: Literal["", "bytes", "calls"] = ""
+    """What of the volume changed; blank of other metrics, and where nothing did."""
     culprit: str = ""
     """What explains the change of a time: compute, exposed, bytes or memory, and by how much."""
     gate_error: float | None = None
@@ -81,14 +83,15 @@ def compare_status(before: Sequence[Record], after: Sequence[Record]) -> Finding
         return Finding(metric="status", verdict="missing", reason="this case was not measured now")
     if not before:
         return _status_of_new(_worst(after))
-    known = {record.status for record in before}
-    old, new = _worst(before), _worst(after, but=known)
+    earlier = {record.status for record in before}
+    old, new = _worst(before), _worst(after, but=earlier)
     good = [any(record.status == "ok" for record in run) for run in (before, after)]
     if new.status == "ok":
         verdict = "same" if old.status == "ok" else "fixed"
     else:
-        is_known = new.status in known and good[0] <= good[1]
-        verdict = "same" if is_known else "broke" if good[0] else "changed"
+        # A case that had good launches before and has none now broke, whatever failed then.
+        is_as_before = new.status in earlier and good[0] <= good[1]
+        verdict = "same" if is_as_before else "broke" if good[0] else "changed"
     was = f"it was {old.status}. {old.reason}"
     reason = was if verdict == "fixed" else _why(new, after, as_before=verdict == "same")
     return Finding(
@@ -136,19 +139,37 @@ def both_sent(before: Sequence[Record], after: Sequence[Record]) -> tuple[int | 
     return old, new
 
 
-def volume_difference(before: Sequence[Record], after: Sequence[Record]) -> str:
-    """Each phase and operation that sends more or less than before, of any launch, in words."""
-    return next((words for record in after if (words := _change(before, record))), "")
+@dataclass(frozen=True, kw_only=True)
+class VolumeChange:
+    """What a launch sends more or less of than before, a phrase for each phase and operation."""
+
+    bytes: Sequence[str]
+    calls: Sequence[str]
+
+    @property
+    def unit(self) -> Literal["", "bytes", "calls"]:
+        """What differs; of fewer or more calls bytes alone are named, where these differ, too."""
+        if self.bytes:
+            return "bytes"
+        return "calls" if self.calls else ""
+
+    def __str__(self) -> str:
+        return "; ".join([*self.bytes, *self.calls])
 
 
-def _change(before: Sequence[Record], record: Record) -> str:
-    old, new = _counts(before, [record])
+def volume_change(before: Sequence[Record], after: Sequence[Record]) -> VolumeChange:
+    """The change of the first launch that sends anything else than before; else no phrases."""
+    changes = (_change(before, launch) for launch in after)
+    return next((change for change in changes if change.unit), VolumeChange(bytes=(), calls=()))
+
+
+def _change(before: Sequence[Record], launch: Record) -> VolumeChange:
+    old, new = _counts(before, [launch])
     shared = [name for name in old if name in new]
-    words = [*_differences({n: old[n] for n in shared}, {n: new[n] for n in shared}, "bytes")]
-    was, now = _calls(before), _calls([record])
-    if was and now:
-        words += _differences(was, now, "calls")
-    return "; ".join(words)
+    sent = _differences({n: old[n] for n in shared}, {n: new[n] for n in shared}, "bytes")
+    was, now = _calls(before), _calls([launch])
+    calls = _differences(was, now, "calls") if was and now else ()
+    return VolumeChange(bytes=[*sent], calls=[*calls])
 
 
 def _differences(old: Counts, new: Counts, unit: str) -> Iterator[str]:
@@ -178,9 +199,10 @@ def _sent(records: Sequence[Record]) -> Counts:
 def _last(records: Sequence[Record], columns: Mapping[str, str]) -> Counts:
     """The columns of the last launch that has a value in any of them."""
     for record in reversed(records):
-        every = {name: getattr(record, column) for column, name in columns.items()}
-        if known := {name: count for name, count in every.items() if count is not None}:
-            return known
+        cells = {name: getattr(record, column) for column, name in columns.items()}
+        counts = {name: count for name, count in cells.items() if count is not None}
+        if counts:
+            return counts
     return {}
 
 

@@ -162,8 +162,9 @@ def quantile(freedom: float, below: float = (1 + CONFIDENCE) / 2) -> float:
 def holm(p_values: Mapping[int, float], alpha: float) -> set[int]:
     """Which hypotheses are rejected, so that any true one is with ``alpha`` at most."""
     rejected = set[int]()
-    for place, i in enumerate(sorted(p_values, key=p_values.__getitem__)):
-        if p_values[i] > alpha / (len(p_values) - place):
+    for passed, i in enumerate(sorted(p_values, key=p_values.__getitem__)):
+        # The level is shared by the hypotheses that are left: the first of five has a fifth of it.
+        if p_values[i] > alpha / (len(p_values) - passed):
             break
         rejected.add(i)
     return rejected

@@ -175,7 +175,7 @@ class CaseChange:
             return "memory: " + str(status.after) if "oom" in str(status.after) else ""
         if time is not None and time.verdict in ("slower", "faster"):
             return time.culprit
-        changed = {metric for metric, each in self.findings.items() if each.verdict == "changed"}
+        changed = {metric for metric, f in self.findings.items() if f.verdict == "changed"}
         words: dict[Metric, str] = {"volume": "bytes", "memory": "memory"}
         return ", ".join(word for metric, word in words.items() if metric in changed)
 

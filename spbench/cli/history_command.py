@@ -57,7 +57,7 @@ def command(
 def _drawn(series: Sequence[Series], folder: Path) -> list[Path]:
     """The picture's files; none where no case was timed."""
     from spbench.report.plots.figure import save
-    from spbench.report.plots.history_plot import history_sheet
+    from spbench.report.plots.kinds import history_sheet
 
     sheet = history_sheet(series)
     if not sheet.panels:

@@ -27,8 +27,8 @@ from spbench.results.find_run import (
 from spbench.results.run_json import folder_of_run
 
 if TYPE_CHECKING:
-    from spbench.report.plots.plots import Page
-    from spbench.report.plots.points import Asked
+    from spbench.report.plots.frame import Asked
+    from spbench.report.plots.kinds import Page
 
 CAPACITY = ["capacity"]
 
@@ -84,8 +84,7 @@ def command(
     draw curves of any figure; capacity is of 'spbench capacity --out RUN'.
     """
     from spbench.report.plots.figure import save_all
-    from spbench.report.plots.plots import capacity_page
-    from spbench.report.plots.points import Asked
+    from spbench.report.plots.frame import Asked
 
     path, endings, wanted = find_run(run, baselines), _endings(formats), _parts(*kinds)
     given = {"metric": metric, "x": x, "facet": facet}
@@ -93,9 +92,9 @@ def command(
     rows = workloads, strategies, [gpus] if gpus else []
     try:
         if not chosen and _has_capacities_alone(path, wanted):
-            figures = capacity_page(chosen_capacities(path, rows), page)
+            figures = _of_capacities(path, rows, page)
         else:
-            figures = _of_rows(path, rows, page, wanted, Asked(**chosen) if chosen else None)
+            figures = _of_rows(path, rows, page, wanted, Asked(**chosen))
     except ValueError as error:
         raise Failure(str(error)) from None
     for remark in figures.remarks:
@@ -119,19 +118,33 @@ def _has_capacities_alone(run: Path, wanted: Sequence[str]) -> bool:
     return wanted == CAPACITY or (has_capacities(folder) and no_rows and not wanted)
 
 
-def _of_rows(
-    run: Path, rows: Chosen, page: int, wanted: Sequence[str], asked: "Asked | None"
-) -> "Page":
+def _of_capacities(run: Path, rows: Chosen, page: int) -> "Page":
+    """The figure of a folder that has capacities alone, or is asked for no other."""
+    from spbench.report.plots.frame import Run
+    from spbench.report.plots.kinds import page_of
+
+    found = Run(folder=folder_of_run(run), capacities=chosen_capacities(run, rows))
+    return page_of(found, page, CAPACITY)
+
+
+def _of_rows(run: Path, rows: Chosen, page: int, wanted: Sequence[str], asked: "Asked") -> "Page":
     """The figures of launches, and of capacities beside them."""
     from spbench.analysis.compare_strategies import compare_strategies
-    from spbench.report.plots.plots import page_of
+    from spbench.report.plots.frame import Run
+    from spbench.report.plots.kinds import page_of
 
     frame = select_rows(read_latest(run), *rows)
-    lines = compare_strategies(frame, reference_of(run, frame))
     capacities, unread = capacities_beside(run, rows)
     if {*CAPACITY} & {*wanted}:
         capacities = chosen_capacities(run, rows)
-    drawn = page_of(lines, frame, folder_of_run(run), page, wanted, asked, capacities)
+    found = Run(
+        lines=compare_strategies(frame, reference_of(run, frame)),
+        launches=frame,
+        folder=folder_of_run(run),
+        capacities=capacities,
+        asked=asked,
+    )
+    drawn = page_of(found, page, wanted)
     return replace(drawn, remarks=[*drawn.remarks, *unread])
 
 

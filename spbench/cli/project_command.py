@@ -9,7 +9,7 @@ import click
 
 from spbench.cli import options
 from spbench.cli.help_page import HelpPage
-from spbench.cli.project_against import PACKAGED, print_against
+from spbench.cli.project_against import print_against
 from spbench.cli.selection import choose_workload, rank_counts, settings_of
 from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.report.progress import DRY_RUNS, loading_torch, watched
@@ -51,11 +51,9 @@ if TYPE_CHECKING:
 )
 @click.option(
     "--against",
-    is_flag=False,
-    flag_value=PACKAGED,
-    metavar="[FILE|FOLDER|RUN]",
-    help="Score the projection on published measurements, or with --cluster on those of a run.  "
-    "[default: configs/published/]",
+    type=options.PATH,
+    metavar="RUN",
+    help="Score the projection on the measurements of a run; --cluster: what it ran on.",
 )
 @click.option(
     "--out",
@@ -76,7 +74,7 @@ def command(
     link_rate: str | None,
     compiled: bool,
     kernel: str,
-    against: str | None,
+    against: Path | None,
     out: Path | None,
     as_csv: bool,
     as_json: bool,
@@ -84,8 +82,8 @@ def command(
     """Project the step time of WORKLOAD on a cluster that is not at hand; nothing is measured.
 
     The strategy's own code runs on tensors without data; a cost model gives its kernels and
-    messages a time on the cluster. With --against it is scored on published measurements, or on
-    a run of the machine that --cluster describes.
+    messages a time on the cluster. With --against it is scored on a run of the machine that
+    --cluster describes.
     """
     if against is not None:
         is_beside = bool(workload or out or share)

@@ -8,9 +8,10 @@ import pandas
 from matplotlib.figure import Figure
 
 from spbench.analysis.compare_strategies import compare_strategies
-from spbench.report.plots.figure import STYLE, draw
-from spbench.report.plots.plots import page_of
-from spbench.report.plots.points import Asked
+from spbench.report.plots.figure import draw
+from spbench.report.plots.frame import Asked, Run
+from spbench.report.plots.kinds import page_of
+from spbench.report.plots.style import STYLE
 from spbench.results.find_run import find_run, reference_of
 from spbench.results.record import COLUMNS
 from spbench.results.run_json import folder_of_run
@@ -51,7 +52,7 @@ def plot(
         name: value for name, value in (("metric", metric), ("x", x), ("facet", facet)) if value
     }
     lines = compare_strategies(frame, reference_of(path, frame))
-    kinds, asked = [kind] if kind else [], Asked(**chosen) if chosen else None
-    page = page_of(lines, frame, folder_of_run(path), 1, kinds, asked)
-    with mpl.rc_context(STYLE):  # type: ignore[arg-type]
+    drawn = Run(lines=lines, launches=frame, folder=folder_of_run(path), asked=Asked(**chosen))
+    page = page_of(drawn, kinds=[kind] if kind else [])
+    with mpl.rc_context(STYLE):
         return draw(next(iter(page.sheets.values())))

@@ -78,33 +78,6 @@ def print_csv(rows: Sequence[Row]) -> None:
     writer.writerows(flat)
 
 
-SCORE_COLUMNS = ("group", "link", "cluster", "median error", "in order", "regret", "within")
-SCORES = ("median_error", "pairs_in_order", "mean_regret", "coverage")
-
-
-def show_scores(groups: Sequence[Row], summary: Row) -> None:
-    """Prints a line for each complete group, what fell outside, what is not modelled, the sums."""
-    out = tables.console()
-    complete = [group for group in groups if group["complete"]]
-    rows = [
-        [group["group"], group["link"], group["cluster"], *(_share(group[name]) for name in SCORES)]
-        for group in complete
-    ]
-    grid = Grid(columns=SCORE_COLUMNS, rows=rows, words=(0, 1, 2))
-    tables.show_fitting(out, fewer(grid, ("cluster", "in order", "link")))
-    for group in complete:
-        tables.say(out, *_outside(group))
-    shown = [group for group in groups if not group["complete"]]
-    tables.say(out, f"shown, not projected (incomplete): {len(shown)} of {len(groups)} groups")
-    tables.say(
-        out,
-        f"mean regret: {_share(summary['mean_regret_nvlink'])} on NVLink, "
-        f"{_share(summary['mean_regret_pcie'])} on PCIe; "
-        f"{_share(summary['coverage'])} of published times lie within the interval; "
-        f"{_share(summary['cells_compared'])} of cells with a choice are modelled",
-    )
-
-
 ERROR_COLUMNS = ("workload", "ranks", "strategy", "measured ms", "projected ms", "90 % interval")
 
 
@@ -162,23 +135,6 @@ def _errors(part: Row) -> str:
         f"median error {_share(part['median_error'])}, worst {_share(part['worst_error'])}; "
         f"{of_ratios}{_share(part['coverage'])} of {cases} within the interval; {pairs}{behind}"
     )
-
-
-def _outside(group: Row) -> list[str]:
-    """Sentences on what is not modelled, and on times outside of their interval."""
-    lines = []
-    for cell in group["cells"]:
-        what = ", ".join(filter(None, (group["group"], cell["set"], f"{cell['ranks']} GPUs")))
-        for case in cell["cases"]:
-            if case["why_not"]:
-                lines.append(f"not modelled: {what}, {case['case']}: {case['why_not']}")
-            elif not case["within"]:
-                inside = f"{case['low_s']:.4g}..{case['high_s']:.4g}"
-                lines.append(
-                    f"outside: {what}, {case['case']}: "
-                    f"published {case['published_s']:.4g}, projected {inside}"
-                )
-    return lines
 
 
 def _share(value: float | None) -> str:

@@ -61,17 +61,23 @@ def _change(finding: Finding) -> list[str]:
     times = finding.comparison
     if times is None or times.ratio is None:
         return [units.BLANK] * 2
-    if times.low is None or times.high is None or any(times.noise):
-        return [NOISY * any(times.noise) + units.change(times.ratio), units.BLANK]
-    return [units.change(times.ratio), units.changes(times.low, times.high)]
+    change = units.change(times.ratio)
+    if any(times.noise):  # an interval of noisy launches would claim more than they tell
+        return [f"{NOISY}{change}", units.BLANK]
+    if times.low is None or times.high is None:
+        return [change, units.BLANK]
+    return [change, units.changes(times.low, times.high)]
 
 
 def change_in_words(finding: Finding) -> str:
     """The change of a time with its interval and the launches behind it."""
-    times, (change, interval) = finding.comparison, _change(finding)
-    if times is None or change == units.BLANK:
+    times = finding.comparison
+    if times is None or times.ratio is None:
         return units.BLANK
-    return f"{change} ({'no interval' if interval == units.BLANK else interval}, {times.launches})"
+    change, interval = _change(finding)
+    if interval == units.BLANK:
+        interval = "no interval"
+    return f"{change} ({interval}, {times.launches})"
 
 
 def _exact(finding: Finding | None) -> str:
@@ -82,8 +88,7 @@ def _exact(finding: Finding | None) -> str:
     if finding.metric == "memory":
         return f"{units.change(finding.ratio)} changed"
     more = round(float(finding.after or 0) - float(finding.before or 0))
-    what = "bytes" if " bytes, was" in finding.reason else "calls"
-    return f"{more:+,} B changed" if more else f"{what} changed"
+    return f"{more:+,} B changed" if more else f"{finding.changed_unit} changed"
 
 
 def sentences(findings: Sequence[Finding]) -> list[str]:
@@ -161,8 +166,9 @@ def _what_changed(finding: Finding) -> str:
     """The metric with its change, or the verdict of a status."""
     if finding.metric == "status":
         return finding.verdict
-    more = units.change(finding.ratio) if finding.ratio else ""
-    return f"{finding.what} {more}" if more.strip("+0. %") else finding.what
+    if finding.ratio and units.is_change(finding.ratio):
+        return f"{finding.what} {units.change(finding.ratio)}"
+    return finding.what
 
 
 def _why_not_comparable(findings: Sequence[Finding]) -> str:

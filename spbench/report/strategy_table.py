@@ -134,9 +134,16 @@ def grids_of(lines: Sequence[Line]) -> list[Grid]:
     whole = Grid(columns=heads, rows=rows)
     if are_shares:
         return [whole.without(*(set(heads) - set(names))) for names in SHARE_SETS]
-    known = {name for name, *of in zip(COLUMNS, *rows, strict=True) if {*of} - {units.BLANK}}
-    widest = (*FULL, *known.intersection(RATES))
-    return [whole.without(*(COLUMNS.keys() - set(names))) for names in (widest, *COLUMN_SETS)]
+    # A rate has a column only where some line has a figure of it.
+    measured = [
+        name
+        for name in RATES
+        if any(_cells(line).get(name, units.BLANK) != units.BLANK for line in lines)
+    ]
+    return [
+        whole.without(*(COLUMNS.keys() - set(shown)))
+        for shown in ((*FULL, *measured), *COLUMN_SETS)
+    ]
 
 
 def has_shares_alone(lines: Sequence[Line]) -> bool:

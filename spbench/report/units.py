@@ -47,9 +47,14 @@ def ratio(value: float | None) -> str:
     return BLANK if value is None else f"{value:.2f}x"
 
 
+def is_change(ratio: float) -> bool:
+    """Whether a ratio differs from 1 by as much as is printed, which is 0.1 %."""
+    return abs(ratio - 1) >= 5e-4
+
+
 def change(value: float) -> str:
     """A ratio as a difference: 1.034 is +3.4 %."""
-    percent = (value - 1) * 100 if abs(value - 1) >= 5e-4 else 0.0  # no -0.0
+    percent = (value - 1) * 100 if is_change(value) else 0.0  # no -0.0
     return f"{percent:+,.1f} %" if abs(percent) < 99.95 else f"{percent:+,.0f} %"
 
 

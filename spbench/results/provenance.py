@@ -52,12 +52,13 @@ def provenance(run: Path, frame: pandas.DataFrame) -> Provenance:
 
 def differences(base: Provenance, head: Provenance) -> list[str]:
     """A phrase for each fact that both know and that differs, as ``torch 2.13, was 2.12``."""
-    return [
-        f"{name} {new or 'blank'}, was {old or 'blank'}"
-        for name in FACTS
-        for old, new in [(base.facts[name], head.facts[name])]
-        if old != new and (name == "environment" or (old and new))
-    ]
+    phrases = []
+    for name in FACTS:
+        old, new = base.facts[name], head.facts[name]
+        # A blank environment is known: nothing was asked for. Any other blank is not known.
+        if old != new and (name == "environment" or (old and new)):
+            phrases.append(f"{name} {new or 'blank'}, was {old or 'blank'}")
+    return phrases
 
 
 def distinct(frame: pandas.DataFrame, column: str) -> list[str]:
@@ -75,8 +76,8 @@ def _commit(frame: pandas.DataFrame, about: Mapping[str, Any]) -> str:
 def _launches(ran: pandas.DataFrame) -> str:
     """Launches of each case that are ok, and how many failed or were noisy."""
     is_ok = ran["status"] == "ok"
-    each = is_ok.groupby(ran["case"]).sum()
-    few, many = int(min(each, default=0)), int(max(each, default=0))
+    of_cases = is_ok.groupby(ran["case"]).sum()
+    few, many = int(min(of_cases, default=0)), int(max(of_cases, default=0))
     words = [f"{few if few == many else f'{few} to {many}'} of a case"]
     noisy, failed = int((is_ok & (ran["noisy"] != "")).sum()), int((~is_ok).sum())
     words += [f"{counted(noisy, 'launch')} noisy"] if noisy else []

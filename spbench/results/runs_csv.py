@@ -29,7 +29,7 @@ from spbench.errors import ResultsError, or_none
 from spbench.results.hand_over import STATUSES
 from spbench.results.record import COLUMNS, DEFAULTS, REQUIRED, Record, axes_text
 from spbench.results.run_json import case_of, folder_of_run, read_run
-from spbench.results.store import Lines, faults_of, lines_of, text_of
+from spbench.results.store import Lines, lines_of, text_of
 from spbench.text import counted
 from spbench.workload.case import Device, Kind
 from spbench.workload.fields import Checkpointing, Dtype, Mode, Optimizer
@@ -54,7 +54,6 @@ WHOLE = re.compile(r"([-+]?[0-9]{1,19})(?:\.0*)?")
 NUMBER = re.compile(r"([-+]?(?:[0-9]+\.?[0-9]*|\.[0-9]+)(?:[eE][-+]?[0-9]+)?)")
 SIGNS = "0123456789.+-eE"
 """Characters that a number is made of."""
-DECIMAL_COMMA = re.compile(r"[-+]?[0-9]*,[0-9]+")
 NOT_MEASURED = re.compile(r"|[-+]?(nan|inf|infinity)", re.IGNORECASE)
 WORDS = {
     name: re.compile("|".join(words))
@@ -118,8 +117,6 @@ def _numbers(kind: type, texts: Sequence[str]) -> list[float]:
 def _why_no_figure(name: str, text: str) -> str:
     if NOT_MEASURED.fullmatch(text):
         return f"{name} is blank" if name in REQUIRED else ""
-    if DECIMAL_COMMA.fullmatch(text):
-        return f"{name} has a decimal comma, save the file with decimal points"
     return f"{name} is not a valid figure"
 
 
@@ -221,7 +218,11 @@ def contradict_their_case(
     the value that most of them have is right, and where as many have another none is believed.
     """
     why = np.full(len(rows), "", dtype=object)
-    known = {entry["key"]: dict(_columns_of(entry)) for entry in cases}
+    # run.json has an entry a launch: of each case the last is asked.
+    known = {
+        entry["key"]: dict(_columns_of(entry))
+        for entry in {entry["key"]: entry for entry in cases}.values()
+    }
     is_known = rows["case"].isin(list(known)).to_numpy()
     for name in OF_CASE if is_known.any() else ():
         of_case = {key: columns[name] for key, columns in known.items() if name in columns}
@@ -306,9 +307,8 @@ def read_runs(path: str | Path) -> pandas.DataFrame:
     cases = read_run(folder_of_run(file)).get("cases", [])
     every, left_out = _sound_rows(lines, cases)
     frame = _without_repeats(every)
-    faults = faults_of(lines.columns).values()
     remarks = [
-        *([f"{path}: {', '.join(faults)}"] if faults and len(frame) else []),
+        *_renamed_remark(path, lines),
         *_left_out_remark(path, left_out),
         *_superseded_remark(path, frame),
         *_repeats_remark(path, len(every) - len(frame)),
@@ -378,8 +378,8 @@ def _sound_rows(
     columns: dict[str, Any] = {}
     why = np.full(len(cells), "", dtype=object)
     for name in COLUMNS:
-        is_known = lines.columns.count(name) == 1
-        texts = cells[:, lines.columns.index(name)] if is_known else np.full_like(why, "")
+        is_there = name in lines.columns
+        texts = cells[:, lines.columns.index(name)] if is_there else np.full_like(why, "")
         places, distinct = (
             pandas.factorize(texts) if texts.any() else (np.zeros(len(why), int), [""])
         )
@@ -425,6 +425,16 @@ def _without_repeats(frame: pandas.DataFrame) -> pandas.DataFrame:
     is_same = (ours == theirs.reset_index(drop=True)) | (ours.isna() & theirs.isna().to_numpy())
     again[again] = is_same.fillna(False).all(axis=1).to_numpy(bool)
     return frame[~again].reset_index(drop=True)
+
+
+def _renamed_remark(path: Path, lines: Lines) -> Iterable[str]:
+    """Columns that are missing, where others stand there that no version of spbench has: an older
+    version lacks columns, and a newer one has more, but none does both."""
+    missing = [name for name in COLUMNS if name not in lines.columns]
+    unknown = [name for name in lines.columns if name not in COLUMNS]
+    if lines.rows and missing and unknown:
+        known = ", ".join(map(repr, missing[:MOST_SHOWN]))
+        yield f"{path}: no column {known}; not known: {', '.join(map(repr, unknown[:MOST_SHOWN]))}"
 
 
 def _left_out_remark(path: Path, left_out: Mapping[str, Sequence[int]]) -> Iterable[str]:

@@ -4,7 +4,6 @@ One writer at a time, held by a lock. A row is on disk before the next launch st
 """
 
 import csv
-import difflib
 import io
 import json
 import os
@@ -28,24 +27,23 @@ from spbench.results.record import COLUMNS, REQUIRED, Record
 from spbench.results.run_json import is_damaged, merged_cases, read_run
 from spbench.results.variables import without_passwords
 
-DELIMITERS = {",": "commas", ";": "semicolons", "\t": "tabs"}
 AT_LEAST = 3
-"""Names of columns in a header; no row has so many in its cells."""
+"""Names of columns in a header that each row needs; no row has so many in its cells."""
 CLOCK = re.compile(r"\d\d:\d\d")
-"""A row says when it began, a header never: most lines need no closer look."""
-BLANK = ',;\t" '
 NO_HEADER = f"no header with the columns that a row needs ({', '.join(REQUIRED[:4])}, ...)"
-
-Header = tuple[tuple[str, ...], str]
-"""Cells and their delimiter."""
+BLANK = ',;\t" '
+Header = tuple[str, ...]
+"""The names of the columns, in the order of the file."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Lines:
-    """The lines of runs.csv by their numbers, from 1."""
+    """The lines of runs.csv by their numbers, from 1.
 
-    columns: tuple[str, ...]
-    """The cells of the header."""
+    A row is one line whatever its texts hold, so that damage stays within its line.
+    """
+
+    columns: Header
     headers: Sequence[int]
     """The lines that hold the header: more than one where files were joined."""
     rows: Mapping[int, Sequence[str]]
@@ -58,74 +56,50 @@ class Lines:
 
 def lines_of(text: str) -> Lines:
     """Headers, rows and other lines of a text; a last line without an end loses its last cell."""
-    header: Header = (), ","
-    headers, why_not, joined = list[int](), NO_HEADER, ""
-    rows: dict[int, tuple[str, ...]] = {}
+    columns: Header = ()
+    headers, why_not = list[int](), ""
+    rows: dict[int, Sequence[str]] = {}
     left_out: dict[str, list[int]] = {}
     lines = text.split("\n")
     for number, line in enumerate(lines, 1):
         is_torn = number == len(lines)
         if not line.strip(BLANK) or (is_torn and number == 1 and _begins_header(line)):
             continue
-        this = None if CLOCK.search(line) else _header_of(line)
-        if this is not None and not headers:
-            header, why_not = this, _why_no_row_fits(*this)
-        if this is not None and this != header:
-            joined = joined or f"below another header (line {number}), split the file there"
-        elif this is not None:
-            headers.append(number)
-        else:
-            cells = _cells_of(_without_last_cell(line) if is_torn else line)
-            reason = joined or (why_not if headers else "no header above")
-            if not reason and len(cells) != len(header[0]):
-                reason = "more or fewer cells than the header"
-            if reason:
-                left_out.setdefault(reason, []).append(number)
+        cells = _cells_of(_without_last_cell(line) if is_torn else line)
+        # A row says when it began, a header never: most lines need no closer look.
+        names = () if CLOCK.search(line) else tuple(map(str.strip, cells))
+        if len(set(REQUIRED).intersection(names)) >= AT_LEAST:
+            if not headers:
+                columns, why_not = names, _why_no_row_fits(names)
+            if names == columns:
+                headers.append(number)
             else:
-                rows[number] = tuple(cells)
-    columns, why_not = header[0], why_not or joined
+                why_not = why_not or f"below another header (line {number}), split the file there"
+            continue
+        reason = why_not if headers else "no header above"
+        if not reason and len(cells) != len(columns):
+            reason = "more or fewer cells than the header"
+        if reason:
+            left_out.setdefault(reason, []).append(number)
+        else:
+            rows[number] = cells
+    why_not = why_not if headers else NO_HEADER
     return Lines(columns=columns, headers=headers, rows=rows, left_out=left_out, why_not=why_not)
 
 
-def _header_of(line: str) -> Header | None:
-    """The cells of a header and their delimiter; None if the line has too few names of columns."""
-    for delimiter in DELIMITERS:
-        cells = tuple(map(str.strip, _cells_of(line, delimiter)))
-        if len(set(COLUMNS).intersection(cells)) >= AT_LEAST:
-            return cells, delimiter
-    return None
+def _why_no_row_fits(columns: Header) -> str:
+    """Which column that a row needs this header lacks, or has twice; blank if none."""
+    twice = [f"column {name!r} stands there twice" for name in COLUMNS if columns.count(name) > 1]
+    missing = [f"no column {name!r}" for name in REQUIRED if name not in columns]
+    return ", ".join([*twice, *missing])
 
 
-def _why_no_row_fits(columns: Sequence[str], delimiter: str) -> str:
-    """Why no row below this header can be used; blank if it has what a row needs."""
-    if delimiter != ",":
-        form = "save the file as CSV with commas and decimal points"
-        return f"its cells are divided by {DELIMITERS[delimiter]}, {form}"
-    faults = faults_of(columns)
-    missing = [name for name in REQUIRED if columns.count(name) != 1]
-    if len(missing) == len(REQUIRED):
-        return NO_HEADER
-    return ", ".join(faults.get(name, f"no column {name!r}") for name in missing)
-
-
-def faults_of(columns: Sequence[str]) -> dict[str, str]:
-    """The columns that stand there twice, or seem to under another name; none has two."""
-    lost = [name for name in COLUMNS if name not in columns]
-    twice = [name for name in COLUMNS if columns.count(name) > 1]
-    faults = {name: f"column {name!r} stands there twice" for name in twice}
-    for unknown in columns:
-        if unknown not in COLUMNS:
-            for name in difflib.get_close_matches(unknown, lost, n=1):
-                faults.setdefault(name, f"no column {name!r}; {unknown!r} looks like it")
-    return {name: faults[name] for name in COLUMNS if name in faults}
-
-
-def _cells_of(line: str, delimiter: str = ",") -> list[str]:
+def _cells_of(line: str) -> list[str]:
     """The cells of a line; none if its quotes do not close."""
     if '"' not in line:
-        return line.split(delimiter)
+        return line.split(",")
     try:
-        return next(csv.reader([line], delimiter=delimiter, strict=True), [])
+        return next(csv.reader([line], strict=True), [])
     except csv.Error:
         return []
 
@@ -147,14 +121,14 @@ def text_of(data: bytes) -> str:
 
 def damage_of(data: bytes) -> str:
     """What of a file would be lost if it were written anew, in words; blank: nothing."""
-    found = []
+    damage = []
     if b"\0" in data:
-        found.append("it holds null bytes")
+        damage.append("it holds null bytes")
     if or_none(lambda: data.decode("utf-8-sig")) is None:
-        found.append("it holds bytes that are not UTF-8")
+        damage.append("it holds bytes that are not UTF-8")
     if data and not text_of(data).endswith("\n"):
-        found.append("its last line was cut short")
-    return ", and ".join(found)
+        damage.append("its last line was cut short")
+    return ", and ".join(damage)
 
 
 def ready_for_rows(text: str) -> tuple[str, tuple[str, ...]]:
@@ -168,16 +142,16 @@ def ready_for_rows(text: str) -> tuple[str, tuple[str, ...]]:
     whole, end, torn = text.rpartition("\n")
     if torn:
         text = whole + end + (_without_last_cell(torn) or torn) + "\n"
-    known = lines_of(text)
-    if known.why_not:
-        raise ValueError(known.why_not)
-    missing = tuple(name for name in COLUMNS if name not in known.columns)
+    content = lines_of(text)
+    if content.why_not:
+        raise ValueError(content.why_not)
+    missing = tuple(name for name in COLUMNS if name not in content.columns)
     lines = text.split("\n")
-    for number in known.rows:
+    for number in content.rows:
         lines[number - 1] += "," * len(missing)
-    for number in known.headers:
+    for number in content.headers:
         lines[number - 1] = ",".join([lines[number - 1], *missing])
-    return "\n".join(lines), known.columns + missing
+    return "\n".join(lines), content.columns + missing
 
 
 LEAST_FREE_BYTES = 16 * 2**20

@@ -7,7 +7,7 @@ and do their work inside attention or the projections.
 from abc import ABC
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import ClassVar, final
 
@@ -25,14 +25,13 @@ AUTO = "auto"
 @final
 @dataclass(frozen=True)
 class Known:
-    """A workload as a hashable key, for results that are cached."""
+    """A workload as a key of results that are cached: equal where its fields and axes are."""
 
-    text: str
-    workload: Workload = field(compare=False)
+    workload: Workload
 
     @classmethod
     def of(cls, workload: Workload) -> "Known":
-        return cls(workload.model_dump_json(), workload)
+        return cls(workload)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -74,7 +74,7 @@ def test_a_run_on_another_kind_of_device_is_refused(tmp_path: Path) -> None:
 
 
 def test_a_run_without_a_cluster_is_refused(tmp_path: Path) -> None:
-    """Its folder is no file of published points, whatever lies beside its rows."""
+    """Whatever machine measured it, its cluster has to be named."""
     kept(tmp_path / "run")
     done = spbench(tmp_path, "project", "--against", "run")
     assert (done.code, done.out) == (USAGE, "")

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import product
+from pathlib import Path
 from typing import Any
 
-from helpers.example_rows import row
+from helpers.example_rows import lines_of, row
 
+from spbench.report.plots.frame import Asked, Run
+from spbench.report.plots.kinds import Page, page_of
 from spbench.results.record import Record
+from spbench.results.runs_csv import frame_of
 
 TEN = (
     *("dsp", "ulysses", "megatron-sp", "megatron-tp", "rsa", "ring", "kv-gather"),
@@ -17,6 +21,7 @@ TEN = (
 TWENTY = (*TEN, *(f"{name}:option={n}" for n in (1, 2) for name in TEN[:5]))
 RANKS = (1, 2, 4, 8, 16)
 GIB = 2**30
+USUAL = Asked()
 
 
 def run_of(
@@ -32,6 +37,16 @@ def run_of(
         for space, n, (place, name) in product(spaces, ranks, enumerate(strategies))
         for record in _case(name, place, space, n, launches, more)
     ]
+
+
+def plotted(records: Sequence[Record], folder: Path, asked: Asked = USUAL) -> Run:
+    """What is drawn of these rows, whose samples lie in the folder."""
+    return Run(lines=lines_of(records), launches=frame_of(records), folder=folder, asked=asked)
+
+
+def page(records: Sequence[Record], folder: Path, number: int = 1, *kinds: str) -> Page:
+    """The figures of these rows."""
+    return page_of(plotted(records, folder), number, kinds)
 
 
 def projected_of(**more: Any) -> list[Record]:

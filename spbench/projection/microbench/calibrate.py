@@ -113,32 +113,55 @@ def calibrate(
 
 
 def _with_waits(part: OnRanks, timed: Timed) -> OnRanks:
-    """What so many ranks of a CPU have, with numbers that whole steps tell: in a step, ranks wait
-    for the slowest of them, and for messages between kernels of other lengths than those between
-    which they were timed, and in a group of few for ranks of others that have the cores. What
-    ``in_company`` asks for has the least squares of relative errors of steps. A number that no
-    step tells stays as it starts."""
+    """What so many ranks of a CPU have, corrected by whole steps.
+
+    Kernels and messages were timed one by one. In a step ranks wait for the slowest of them, and
+    for messages between kernels of other lengths, and a group of few waits for ranks of other
+    groups that have the cores. ``in_company`` has a number for each of these, and they are fitted:
+    the sum of squares is least of the relative errors of steps, and of how far each number is from
+    where it starts, so that a number that no step tells stays there.
+
+    Parameters
+    ----------
+    part
+        What the ranks have by kernels and messages alone.
+    timed
+        Times of the plan, among them those of steps that all ranks did together.
+    """
     if part.device.kind == "gpu" or not part.levels:
         return part
     steps = timed.plan.steps if timed.together_s else []
-    done = [work(x.workload, in_mesh(x.strategy, x.mesh), part.ranks, device="cpu") for x in steps]
+    works = [
+        work(step.workload, in_mesh(step.strategy, step.mesh), part.ranks, device="cpu")
+        for step in steps
+    ]
 
-    def found(factors: Sequence[float]) -> OnRanks:
-        waits, hides, hops, *latencies = factors
+    def corrected(numbers: Sequence[float]) -> OnRanks:
+        waits, hides, hops, *latencies = numbers
         return in_company(part, waits, hides, hops, dict(zip(OPS, latencies, strict=True)))
 
-    def off(factors: Sequence[float]) -> list[float]:
-        there = found(factors)
-        known = {each: getattr(there, each) for each in ("device", "levels", "call_us")}
-        cluster = Cluster(name="so far", link="memory", **known)
-        projected = (middle_s(each, cluster, Mode()) for each in done)
-        errors = [s / took_s - 1 for s, took_s in zip(projected, timed.together_s, strict=True)]
-        changes = (each - start for each, start in zip(factors, START, strict=True))
-        return [*(each / STEP_ERROR for each in errors), *(each / CHANGE for each in changes)]
+    def residuals(numbers: Sequence[float]) -> list[float]:
+        ranks = corrected(numbers)
+        cluster = Cluster(
+            name="so far",
+            link="memory",
+            device=ranks.device,
+            levels=ranks.levels,
+            call_us=ranks.call_us or part.device.launch_us,
+        )
+        errors = [
+            middle_s(of_step, cluster, Mode()) / took_s - 1
+            for of_step, took_s in zip(works, timed.together_s, strict=True)
+        ]
+        changes = [number - start for number, start in zip(numbers, START, strict=True)]
+        # Divided by what counts as much: 8 % of a step as much as a fifth of a number.
+        return [error / STEP_ERROR for error in errors] + [change / CHANGE for change in changes]
 
-    # Steps of the same work scatter by far more than these.
-    how = {"diff_step": 0.05, "xtol": 1e-3, "ftol": 1e-4}
-    return found([*map(float, least_squares(off, START, bounds=(LOWEST, HIGHEST), **how).x)])
+    # Coarse steps and an early end: steps of the same work scatter by far more.
+    fit = least_squares(
+        residuals, START, bounds=(LOWEST, HIGHEST), diff_step=0.05, xtol=1e-3, ftol=1e-4
+    )
+    return corrected([float(number) for number in fit.x])
 
 
 def _joined(onto: Cluster, name: str, hardware: str, own: OwnDevice) -> Cluster:

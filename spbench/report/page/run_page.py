@@ -24,8 +24,10 @@ from spbench.analysis.compare import MARGIN
 from spbench.analysis.compare_strategies import Line, compare_strategies, ranking_of
 from spbench.analysis.launches import CaseRows, Cases, cases_of
 from spbench.report import units
-from spbench.report.plots.figure import STYLE, Sheet, draw
-from spbench.report.plots.plots import page_of
+from spbench.report.plots.figure import Sheet, draw
+from spbench.report.plots.frame import Run
+from spbench.report.plots.kinds import page_of
+from spbench.report.plots.style import STYLE
 from spbench.report.strategy_table import (
     failures,
     gate_sentences,
@@ -307,7 +309,8 @@ def html_of_run(
     home = folder_of_run(run)
     cases, origin = cases_of(frame), provenance(run, frame)
     lines = compare_strategies(frame, reference_of(run, frame), cases=cases)
-    figures = page_of(lines, frame, home, page, capacities=capacities)
+    drawn = Run(lines=lines, launches=frame, folder=home, capacities=capacities)
+    figures = page_of(drawn, page)
     remarks = list(whole.attrs.get("remarks", []))
     if missing := not_there_yet(run, whole):
         remarks.append(f"{counted(missing, 'launch')} not measured yet{way_on(run)}")
@@ -377,11 +380,11 @@ def _picture(name: str, sheet: Sheet) -> Mapping[str, Any]:
     who cannot see it. The width is in points, at which texts have the size that they are drawn for.
     """
     file = io.StringIO()
-    with mpl.rc_context(STYLE | IN_PAGE):  # type: ignore[arg-type]
+    with mpl.rc_context(STYLE | IN_PAGE):
         figure = draw(replace(sheet, heading="", caption=""))
         figure.savefig(file, format="svg", transparent=True, metadata=NO_METADATA)
     panels = "; ".join(" ".join(title.split()) for title in sheet.panels)
-    strategies = f" of {', '.join(sheet.strategies)}" if sheet.strategies else ""
+    strategies = f" of {', '.join(sheet.legend)}" if sheet.legend else ""
     return {
         "name": name,
         "heading": sheet.heading,

@@ -8,14 +8,12 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
-from helpers.example_rows import lines_of
 from helpers.in_process import inside
+from helpers.plotted_runs import page as page_of
 from helpers.stored_rows import stored
 
 from spbench.errors import UNFIT
 from spbench.report.plots.figure import save
-from spbench.report.plots.plots import page_of
-from spbench.results.runs_csv import frame_of
 
 ROOT = Path(__file__).parents[3]
 
@@ -62,7 +60,7 @@ def test_several_processes_draw_what_one_does(large: ModuleType, tmp_path: Path)
     done = inside("plot", str(tmp_path), "--kind", ",".join(kinds))
     drawn = [Path(path) for path in done.out.split()]
     records = stored(tmp_path)
-    page = page_of(lines_of(records), frame_of(records), tmp_path, 1, kinds)
+    page = page_of(records, tmp_path, 1, *kinds)
     (tmp_path / "alone").mkdir()
     alone = [
         path

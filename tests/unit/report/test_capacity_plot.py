@@ -10,10 +10,10 @@ import pytest
 from helpers.capacity_lines import capacities_of, capacity_line
 from helpers.plotted_runs import RANKS, TEN, TWENTY
 
-from spbench.report.plots import looks
-from spbench.report.plots.capacity_plot import panels as capacity_panels
+from spbench.report.plots import style
 from spbench.report.plots.figure import save
-from spbench.report.plots.plots import capacity_page
+from spbench.report.plots.frame import Run
+from spbench.report.plots.kinds import capacity_curves, capacity_panels, page_of
 
 
 def grown(strategies: tuple[str, ...], **more: Any) -> list[dict[str, Any]]:
@@ -48,17 +48,19 @@ FILES: dict[str, Callable[[], list[dict[str, Any]]]] = {
 @pytest.mark.parametrize("name", FILES)
 def test_any_capacities_are_drawn(name: str, tmp_path: Path) -> None:
     """A panel for each question; dry runs are said to be projected."""
-    page = capacity_page(capacities_of(FILES[name](), tmp_path))
+    run = Run(folder=tmp_path, capacities=capacities_of(FILES[name](), tmp_path))
+    page = page_of(run, kinds=["capacity"])
     (sheet,) = page.sheets.values()
     (path,) = save(sheet, tmp_path / "capacity", ("svg",))
-    assert looks.PROJECTED in path.read_text()
+    assert style.PROJECTED in path.read_text()
     assert len(sheet.panels) == (3 if name == "mixed" else 1)
     assert sheet.caption.startswith("capacity, by dry runs")
     assert ("ranks that tried on H100" in sheet.caption) == (name == "mixed")
 
 
 def test_a_panel_names_what_grows_and_the_memory(tmp_path: Path) -> None:
-    panels = capacity_panels(capacities_of(mixed(), tmp_path))
+    rows = capacity_panels(Run(folder=tmp_path, capacities=capacities_of(mixed(), tmp_path)))
+    panels = {title: capacity_curves(of_panel) for title, of_panel in rows.items()}
     assert list(panels)[:2] == [
         "largest batch: dsp-720m (time 64 x space 4096, bfloat16, train, checkpointed), "
         "within 68.5 GiB of a rank",

@@ -10,16 +10,16 @@ from typing import Any
 
 import matplotlib as mpl
 import pytest
-from helpers.example_rows import lines_of, with_samples
+from helpers.example_rows import with_samples
+from helpers.plotted_runs import page as page_of
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 from matplotlib.text import Text
 
-from spbench.report.plots import plots
-from spbench.report.plots.figure import PANELS, STYLE, Sheet
+from spbench.report.plots.figure import PANELS, Sheet
 from spbench.report.plots.figure import draw as draw_sheet
+from spbench.report.plots.style import STYLE
 from spbench.results.record import Record
-from spbench.results.runs_csv import frame_of
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
 
@@ -72,7 +72,7 @@ def texts(figure: Figure) -> list[Text]:
 
 
 def sheets(folder: Path, records: list[Record], page: int = 1) -> dict[str, Sheet]:
-    return dict(plots.page_of(lines_of(records), frame_of(records), folder, page).sheets)
+    return dict(page_of(records, folder, page).sheets)
 
 
 BY_DAY = {(1, 1e-3), (1, 1.0), (2, 3e5)}
@@ -89,7 +89,7 @@ def test_nothing_is_clipped_and_nothing_overlaps(tmp_path: Path, shapes: int, la
     """Long names, wrong results, small and large figures, few panels and many."""
     records = a_run(shapes, large=large)
     for name, sheet in sheets(with_samples(tmp_path, records, outlier=3.0), records).items():
-        with mpl.rc_context(STYLE):  # type: ignore[arg-type]
+        with mpl.rc_context(STYLE):
             figure = draw_sheet(sheet)
             FigureCanvasAgg(figure).draw()
         page = figure.bbox
@@ -117,7 +117,7 @@ def test_a_large_run_has_pages(tmp_path: Path) -> None:
             for title in sheet.panels
         ]
         assert len(seen) == len(set(seen)) == 2 * PANELS + 1
-    made = plots.page_of(lines_of(records), frame_of(records), tmp_path, 3)
+    made = page_of(records, tmp_path, 3)
     assert max(len(sheet.panels) for sheet in made.sheets.values()) == 1
     assert made.remarks == [
         "drawn are panels 25 to 25 of 25, panels of launches 25 to 25 of 25; "
@@ -130,7 +130,7 @@ def test_a_large_run_has_pages(tmp_path: Path) -> None:
 def test_twelve_panels_are_one_page(tmp_path: Path) -> None:
     """All panels are drawn, so there is no remark."""
     records = a_run(PANELS, ranks=(2,))
-    made = plots.page_of(lines_of(records), frame_of(records), tmp_path)
+    made = page_of(records, tmp_path)
     assert (list(made.sheets), made.remarks) == (
         ["throughput", "memory", "sent_bytes", "step_split", "ratios"],
         [],
@@ -140,7 +140,7 @@ def test_twelve_panels_are_one_page(tmp_path: Path) -> None:
 def test_colours_in_the_legend_are_of_the_strategies_on_the_sheet(tmp_path: Path) -> None:
     """Each strategy stands in the legend once, in the order in which they ran."""
     made = sheets(tmp_path, a_run(3))
-    shown = {name: sheet.strategies for name, sheet in made.items()}
+    shown = {name: tuple(sheet.legend) for name, sheet in made.items()}
     assert shown.pop("ratios") == ()  # its rows are labelled
     assert shown.pop("scaling") == ()  # its lines are labelled
-    assert {tuple(strategies) for strategies in shown.values()} == {tuple(STRATEGIES)}
+    assert {*shown.values()} == {tuple(STRATEGIES)}

@@ -5,29 +5,30 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import Any
 
 import matplotlib.pyplot as plt
 import numpy as np
 import pandas
 import pytest
-from helpers.example_rows import lines_of, samples_of, with_samples
+from helpers.example_rows import samples_of, with_samples
+from helpers.plotted_runs import page, plotted
 from matplotlib.axes import Axes
 from matplotlib.collections import LineCollection, PathCollection
 from matplotlib.colors import to_hex
 
-from spbench.report.plots import plots
 from spbench.report.plots.figure import save_all
-from spbench.report.plots.iterations_plot import (
+from spbench.report.plots.iterations import (
     HALF_ROW,
-    launch_rows,
-    measured_cases,
+    CaseTimes,
+    Iterations,
+    case_times,
+    launch_panels,
     outliers,
-    times_by_panel,
 )
-from spbench.report.plots.looks import colour
+from spbench.report.plots.style import colour
 from spbench.results.record import Record
-from spbench.results.runs_csv import frame_of
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
 
@@ -68,9 +69,16 @@ def rings(ax: Axes) -> int:
     return sum(len(one.get_offsets()) for one in drawn if not len(one.get_facecolor()))  # type: ignore[arg-type]
 
 
+def times_by_panel(records: list[Record], times: pandas.DataFrame) -> dict[str, list[CaseTimes]]:
+    with TemporaryDirectory() as folder:
+        (Path(folder) / "samples").mkdir()
+        panels = launch_panels(plotted(records, Path(folder)))
+    return {title: case_times(rows, times) for title, rows in panels.items()}
+
+
 def draw(ax: Axes, records: list[Record], times: pandas.DataFrame) -> None:
-    (cases,) = times_by_panel(measured_cases(frame_of(records)), times).values()
-    launch_rows(ax, cases)
+    (cases,) = times_by_panel(records, times).values()
+    Iterations(cases=cases).draw(ax)
 
 
 def test_iterations_stand_in_order_of_time(ax: Axes) -> None:
@@ -171,7 +179,7 @@ def test_panels_are_by_workload_then_ranks() -> None:
         record("rsa", status="oom", world_size=2),
         record("rsa", status="oom", world_size=16),
     ]
-    panels = times_by_panel(measured_cases(frame_of(records)), samples())
+    panels = times_by_panel(records, samples())
     rows = [[case.strategy for case in cases] for cases in panels.values()]
     assert rows == [["dsp"], ["dsp"], ["dsp"]]
     assert [title.splitlines()[1] for title in panels] == ["2 ranks", "4 ranks", "2 ranks"]
@@ -185,7 +193,7 @@ def test_no_panel_is_lost_to_another_of_its_name() -> None:
         for device in ("cpu", "cuda")
         for effort in ("full", "quick")
     ]
-    panels = times_by_panel(measured_cases(frame_of(records)), samples())
+    panels = times_by_panel(records, samples())
     assert [[record] for record in records] == [case.launches for (case,) in panels.values()]
     assert "workload other, cuda, quick" in list(panels)[-1].splitlines()[0]
 
@@ -193,14 +201,14 @@ def test_no_panel_is_lost_to_another_of_its_name() -> None:
 def test_it_is_drawn_where_there_are_samples(tmp_path: Path) -> None:
     """The figure is drawn beside the others; a remark counts lost samples."""
     records = [record(strategy, launch) for strategy in ("dsp", "rsa") for launch in range(2)]
-    before = plots.page_of(lines_of(records), frame_of(records), tmp_path)
+    before = page(records, tmp_path)
     assert "launches" not in before.sheets
     with_samples(tmp_path, records)
-    whole = plots.page_of(lines_of(records), frame_of(records), tmp_path)
+    whole = page(records, tmp_path)
     assert whole.remarks == []
     paths = save_all(whole.sheets, tmp_path / "plots")
     assert [path.name for path in paths[-2:]] == ["launches.png", "launches.svg"]
     file = next((tmp_path / "samples").iterdir())
     file.write_bytes(file.read_bytes()[:-20])
-    torn = plots.page_of(lines_of(records), frame_of(records), tmp_path)
+    torn = page(records, tmp_path)
     assert torn.remarks == ["samples are torn or damaged in 1 place"]

@@ -9,18 +9,16 @@ from pathlib import Path
 import pytest
 from helpers.example_rows import lines_of, row, rows
 from helpers.kept_runs import kept, side
-from helpers.plotted_runs import TWENTY, projected_of, run_of
+from helpers.plotted_runs import TWENTY, USUAL, plotted, projected_of, run_of
 from matplotlib.figure import Figure
 from pandas import DataFrame
 
 import spbench
-from spbench.report.plots import looks, plots
-from spbench.report.plots.curve import Curve, CurvePanel
-from spbench.report.plots.curve_panels import PARETO, curve_panels
-from spbench.report.plots.curves import draw_curves
+from spbench.report.plots import style
+from spbench.report.plots.draw import Curve, Curves
 from spbench.report.plots.figure import Sheet, save
-from spbench.report.plots.kinds import KINDS
-from spbench.report.plots.points import Asked
+from spbench.report.plots.frame import Asked, curve_panels
+from spbench.report.plots.kinds import KINDS, PARETO, curves, page_of
 from spbench.report.strategy_table import ranking_sentences
 from spbench.results.record import Record
 from spbench.results.runs_csv import frame_of
@@ -37,10 +35,9 @@ RUNS: dict[str, Callable[[], list[Record]]] = {
 
 
 def drawn(
-    records: list[Record], folder: Path, *kinds: str, asked: Asked | None = None
+    records: list[Record], folder: Path, *kinds: str, asked: Asked = USUAL
 ) -> dict[str, Sheet]:
-    made = plots.page_of(lines_of(records), frame_of(records), folder, 1, kinds, asked)
-    return dict(made.sheets)
+    return dict(page_of(plotted(records, folder, asked), 1, kinds).sheets)
 
 
 @pytest.mark.filterwarnings("error")
@@ -56,7 +53,7 @@ def test_every_kind_is_drawn(name: str, tmp_path: Path) -> None:
         (path,) = save(sheet, tmp_path / kind, ("svg",))
         text = path.read_text()
         is_mixed = name == "all" and kind not in ("overview", "sent_bytes")
-        assert (looks.PROJECTED in text) == is_mixed, kind
+        assert (style.PROJECTED in text) == is_mixed, kind
         assert ("projected on hgx-h100: not measured" in sheet.caption) == is_mixed, kind
 
 
@@ -64,8 +61,8 @@ def test_every_kind_is_drawn(name: str, tmp_path: Path) -> None:
 def test_a_figure_without_points_says_what_is_missing(name: str, why: str, tmp_path: Path) -> None:
     sheet = drawn(RUNS[name](), tmp_path, "pareto")["pareto"]
     (path,) = save(sheet, tmp_path / "pareto", ("svg",))
-    (make,) = curve_panels(lines_of(RUNS[name]()), frame_of(RUNS[name]()), PARETO).values()
-    panel = make()
+    (rows,) = curve_panels(plotted(RUNS[name](), tmp_path), PARETO).values()
+    panel = curves(rows)
     assert panel.missing.startswith(
         "no case has tokens / s of a rank and MiB allocated at the peak of a rank\n"
     )
@@ -99,7 +96,7 @@ def test_any_figure_over_any_column(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("kinds", "asked", "said"),
     [
-        (("winner",), None, "Did you mean 'winners'"),
+        (("winner",), Asked(), "Did you mean 'winners'"),
         ((), Asked(metric="step"), "there is no figure 'step'"),
         ((), Asked(x="length"), "--x length: use ranks, tokens, batch, time, space"),
         ((), Asked(facet="colour"), "--facet colour: use workload, time, space"),
@@ -107,7 +104,7 @@ def test_any_figure_over_any_column(tmp_path: Path) -> None:
     ],
 )
 def test_what_is_not_known_is_said(
-    kinds: tuple[str, ...], asked: Asked | None, said: str, tmp_path: Path
+    kinds: tuple[str, ...], asked: Asked, said: str, tmp_path: Path
 ) -> None:
     """With what works."""
     with pytest.raises(ValueError, match="^.*" + said.replace("?", "[?]")):
@@ -118,8 +115,7 @@ def test_the_winner_is_told_apart_or_light(tmp_path: Path) -> None:
     """By the launches' verdict; a projected winner by the draws, and only of what fits."""
     records = run_of(ranks=(8,)) + projected_of(ranks=(8,), memory_limit_bytes=2**33)
     measured, projected = (
-        panel.keywords["panel"]  # type: ignore[attr-defined]
-        for panel in drawn(records, tmp_path, "winners")["winners"].panels.values()
+        panel for panel in drawn(records, tmp_path, "winners")["winners"].panels.values()
     )
     assert (measured.is_projected, projected.is_projected) == (False, True)
     assert measured.winners[0, 0][:2] == ("dsp", True)
@@ -134,7 +130,7 @@ def test_the_map_names_no_winner_where_launches_were_noisy(tmp_path: Path) -> No
         records = [*quiet, *rows("rsa", (ms, ms, ms), noisy="a neighbour")]
         sheet = drawn(records, tmp_path, "winners")["winners"]
         (panel,) = sheet.panels.values()
-        cell = panel.keywords["panel"].winners[0, 0]  # type: ignore[attr-defined]
+        cell = panel.winners[0, 0]  # type: ignore[attr-defined]
         assert (cell.strategy, cell.is_ranked) == ("", False)
         assert cell.text == "not ranked,\nnoisy:\nrsa"
         assert "crossed: not ranked, since launches of a strategy were noisy" in sheet.caption
@@ -146,13 +142,13 @@ def test_the_map_names_no_winner_where_launches_were_noisy(tmp_path: Path) -> No
 
 def test_no_ideal_begins_at_noisy_launches() -> None:
     """The ideal of the best is that of one that can be ranked; none where none can be."""
-    steps = {"x": [1.0, 2.0], "look": looks.line_look("dsp"), "is_projected": False}
+    steps = {"x": [1.0, 2.0], "look": style.line_look("dsp"), "is_projected": False}
     noisy = Curve(label="dsp", y=[9.0, 9.0], noisy=[True, False], **steps)  # type: ignore[arg-type]
     quiet = Curve(label="rsa", y=[4.0, 7.0], noisy=[False, False], **steps)  # type: ignore[arg-type]
-    for curves, begins in (([noisy, quiet], [4.0]), ([noisy], [])):
+    for drawn, begins in (([noisy, quiet], [4.0]), ([noisy], [])):
         ax = Figure().subplots()
         more = {"x": "ranks", "y": "", "has_ticks_at_points": True, "ideal": 1.0}
-        draw_curves(ax, CurvePanel(curves=curves, **more), has_labels=False)  # type: ignore[arg-type]
+        Curves(curves=drawn, **more).draw(ax)  # type: ignore[arg-type]
         dotted = [line for line in ax.lines if len(line.get_xdata()) == 33]
         assert [float(line.get_ydata()[0]) for line in dotted] == begins
 
@@ -176,9 +172,9 @@ def test_shares_of_one_gpu_are_in_no_figure_that_ranks(tmp_path: Path) -> None:
 def test_options_of_a_strategy_have_looks_of_their_own() -> None:
     """One colour and marker, other hatches and dashes."""
     names = [f"usp:{option}" for option in ("ulysses=2", "ulysses=4", "ulysses=8", "across=ring")]
-    assert len({looks.colour(name) for name in names}) == 1
-    assert len({looks.hatch(name) for name in names}) == 4
-    assert len({str(looks.dashes(name)) for name in names}) == 4
+    assert len({style.colour(name) for name in names}) == 1
+    assert len({style.hatch(name) for name in names}) == 4
+    assert len({str(style.dashes(name)) for name in names}) == 4
 
 
 def test_a_notebook_gets_the_figure_itself(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import subprocess
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import combinations, pairwise
 from pathlib import Path
@@ -14,19 +14,20 @@ from xml.etree import ElementTree
 import matplotlib.pyplot as plt
 import pytest
 from helpers.example_rows import lines_of
+from helpers.plotted_runs import page, plotted
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.colors import to_hex, to_rgb
 from matplotlib.patches import Rectangle
 
 from spbench.analysis.compare_strategies import Line
-from spbench.report.plots import kinds, panels, plots
-from spbench.report.plots import looks as look
-from spbench.report.plots.figure import STYLE, Sheet, save_all
+from spbench.report.plots import draw as marks
+from spbench.report.plots import kinds
+from spbench.report.plots import style as look
+from spbench.report.plots.figure import Mark, Sheet, save_all
 from spbench.report.plots.figure import draw as draw_sheet
-from spbench.report.plots.panels import ratios
+from spbench.report.plots.style import STYLE
 from spbench.results.record import Record
-from spbench.results.runs_csv import frame_of
 from spbench.strategies.registry import BUILT_IN
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
@@ -58,13 +59,22 @@ RUN = [
     record("rsa:reduce-scatter", status="skipped", world_size=4),
 ]
 
-Drawing = Callable[[Axes, Sequence[Line]], None]
-DRAWINGS: list[Drawing] = [drawing for drawing, *_ in kinds.DRAWINGS.values()]
+
+def draw(records: list[Record], folder: Path) -> list[Path]:
+    return save_all(page(records, folder).sheets, folder)
 
 
-def draw(records: list[Record], folder: Path, page: int = 1) -> list[Path]:
-    made = plots.page_of(lines_of(records), frame_of(records), folder, page)
-    return save_all(made.sheets, folder)
+def caption_of(records: list[Record]) -> str:
+    return kinds.caption(plotted(records, Path()))
+
+
+def draw_bars(ax: Axes, kind: str, records: list[Record]) -> None:
+    kinds.bars(kind, lines_of(records)).draw(ax)
+
+
+def draw_ratios(ax: Axes, lines: Sequence[Line]) -> None:
+    compared = [line for line in lines if line.strategy != line.reference]
+    marks.Forest(lines=compared, margin=0.05).draw(ax)
 
 
 @pytest.fixture
@@ -113,10 +123,10 @@ def test_a_run_in_which_nothing_worked_is_drawn(tmp_path: Path) -> None:
     assert "one gpu share" in (tmp_path / "memory.svg").read_text()
 
 
-@pytest.mark.parametrize("draw", DRAWINGS)
-def test_a_failed_case_is_hatched_and_labelled(ax: Axes, draw: Drawing) -> None:
+@pytest.mark.parametrize("kind", kinds.BARS)
+def test_a_failed_case_is_hatched_and_labelled(ax: Axes, kind: str) -> None:
     """The status stands in place of a bar of no height."""
-    draw(ax, lines_of([measured("dsp", 5.0), record("rsa", status="oom")]))
+    draw_bars(ax, kind, [measured("dsp", 5.0), record("rsa", status="oom")])
     assert "oom" in [text.get_text() for text in ax.texts]
     assert len([patch for patch in ax.patches if patch.get_hatch() == "xxx"]) == 1
     assert bars(ax, look.colour("rsa")) == []
@@ -125,13 +135,13 @@ def test_a_failed_case_is_hatched_and_labelled(ax: Axes, draw: Drawing) -> None:
 
 def test_what_was_not_measured_is_no_zero(ax: Axes) -> None:
     """A case that is ok without a figure is labelled as not measured."""
-    panels.memory(ax, lines_of([record()]))
+    draw_bars(ax, "memory", [record()])
     assert [text.get_text() for text in ax.texts] == ["not measured"]
 
 
 def test_throughput_is_that_of_the_step_time(ax: Axes) -> None:
     """The bar is the mean; the whisker reaches from the slowest to the fastest launch."""
-    panels.throughput(ax, lines_of(RUN[:2]))
+    draw_bars(ax, "throughput", RUN[:2])
     ((top, _),) = bars(ax, look.colour("dsp"))
     (whisker,) = ax.collections
     low, high = whisker.get_paths()[0].vertices[:, 1]  # type: ignore[union-attr]
@@ -141,20 +151,20 @@ def test_throughput_is_that_of_the_step_time(ax: Axes) -> None:
 
 def test_one_launch_has_no_whisker(ax: Axes) -> None:
     """The spread between launches needs two launches."""
-    panels.throughput(ax, lines_of(RUN[:1]))
+    draw_bars(ax, "throughput", RUN[:1])
     assert len(ax.collections) == 0
 
 
 def test_equal_launches_have_a_whisker_of_no_length(ax: Axes) -> None:
     """Rounding does not make the whisker negative, which could not be drawn."""
     same = {"tokens_per_s": 15027.7}
-    panels.throughput(ax, lines_of([measured("dsp", 11.4, launch=i, **same) for i in range(3)]))
+    draw_bars(ax, "throughput", [measured("dsp", 11.4, launch=i, **same) for i in range(3)])
     assert len(ax.collections) == 1
 
 
 def test_sent_bytes_stand_on_each_other_with_their_prediction(ax: Axes) -> None:
     """Phases are stacked; a line is the prediction of the phases up to it."""
-    panels.sent_bytes(ax, lines_of([measured("dsp", 5.0)]))
+    draw_bars(ax, "sent_bytes", [measured("dsp", 5.0)])
     assert bars(ax, look.colour("dsp")) == [(3.0, 0.0), (9.0, 3.0), (10.0, 9.0)]
     (lines,) = ax.collections
     ticks = [float(one[0][1]) for one in lines.get_segments()]  # type: ignore[attr-defined]
@@ -164,7 +174,7 @@ def test_sent_bytes_stand_on_each_other_with_their_prediction(ax: Axes) -> None:
 def test_a_share_has_predictions_without_bars(ax: Axes) -> None:
     """A share sends nothing, so no bar is stacked; lines mark what would be sent."""
     silent = {f"sent_bytes_{phase}": None for phase in ("forward", "backward", "gradients")}
-    panels.sent_bytes(ax, lines_of([measured("dsp", 5.0, kind="one_gpu_share", **silent)]))
+    draw_bars(ax, "sent_bytes", [measured("dsp", 5.0, kind="one_gpu_share", **silent)])
     assert bars(ax, look.colour("dsp")) == []
     (lines,) = ax.collections
     assert len(lines.get_segments()) == 3  # type: ignore[attr-defined]
@@ -173,7 +183,7 @@ def test_a_share_has_predictions_without_bars(ax: Axes) -> None:
 def test_communication_stands_on_computation(ax: Axes) -> None:
     """Together they are the step; negative exposed communication is drawn as zero."""
     hidden = {"compute_ms": 8.5, "exposed_comm_ms": -0.5}
-    panels.step_split(ax, lines_of([measured("dsp", 8.0), measured("rsa", 8.0, **hidden)]))
+    draw_bars(ax, "step_split", [measured("dsp", 8.0), measured("rsa", 8.0, **hidden)])
     exposed = [
         (patch.get_y(), patch.get_height())  # type: ignore[attr-defined]
         for patch in ax.patches
@@ -186,11 +196,11 @@ def test_noisy_times_say_so(ax: Axes, tmp_path: Path) -> None:
     """Above the bar, in the label of the ratio and in the launch's place; bytes need no mark."""
     launches = [measured("dsp", 8.0), measured("rsa", 8.0, noisy="a neighbour")]
     lines = lines_of(launches)
-    panels.sent_bytes(ax, lines)
+    draw_bars(ax, "sent_bytes", launches)
     assert [text.get_text() for text in ax.texts] == []
-    panels.step_split(ax, lines)
+    draw_bars(ax, "step_split", launches)
     assert [text.get_text() for text in ax.texts] == [" noisy"]
-    assert [panels.label(line) for line in lines] == ["dsp, 2 ranks", "rsa, 2 ranks, noisy"]
+    assert [marks.ratio_label(line) for line in lines] == ["dsp, 2 ranks", "rsa, 2 ranks, noisy"]
     assert lines[1].to_reference is not None and lines[1].to_reference.verdict == "inconclusive"
 
 
@@ -201,8 +211,8 @@ def test_the_mark_of_noise_stays_below_the_title(tmp_path: Path, panels_drawn: i
         measured("dsp", 8.0, noisy="a neighbour", workload=f"shape {i}", case=f"shape {i}")
         for i in range(panels_drawn)
     ]
-    sheet = plots.page_of(lines_of(tall), frame_of(tall), tmp_path).sheets["throughput"]
-    with plt.rc_context(STYLE):  # type: ignore[arg-type]
+    sheet = page(tall, tmp_path).sheets["throughput"]
+    with plt.rc_context(STYLE):
         figure = draw_sheet(sheet)
         FigureCanvasAgg(figure).draw()
     for ax in figure.axes:
@@ -212,10 +222,10 @@ def test_the_mark_of_noise_stays_below_the_title(tmp_path: Path, panels_drawn: i
 
 def test_a_strategy_has_its_colour_everywhere(ax: Axes) -> None:
     """The colour does not depend on the other strategies, nor on their order."""
-    lines = lines_of([measured("rsa", 5.0), measured("dsp", 6.0)])
-    for draw in DRAWINGS:
-        draw(ax, lines[::-1])
-        draw(ax, lines[:1])
+    records = [measured("rsa", 5.0), measured("dsp", 6.0)]
+    for kind in kinds.BARS:
+        draw_bars(ax, kind, records[::-1])
+        draw_bars(ax, kind, records[:1])
         assert bars(ax, look.colour("rsa"))
     assert look.colour("rsa:reduce-scatter") == look.colour("rsa:reduce-scatter")
 
@@ -230,7 +240,7 @@ def test_colours_can_be_told_apart() -> None:
 
 def test_bars_do_not_cover_each_other(ax: Axes) -> None:
     """Strategies stand side by side in the cluster of their number of ranks."""
-    panels.memory(ax, lines_of(RUN))
+    draw_bars(ax, "memory", RUN)
     spans = sorted((one.get_x(), one.get_x() + one.get_width()) for one in ax.patches)  # type: ignore[attr-defined]
     assert len(spans) == 5
     assert all(left[1] < right[0] for left, right in pairwise(spans))
@@ -239,15 +249,15 @@ def test_bars_do_not_cover_each_other(ax: Axes) -> None:
 
 def test_the_caption_says_where_figures_come_from() -> None:
     """The caption has run, device, torch, dtype, and the meaning of the whiskers."""
-    text = kinds.caption(frame_of(RUN))
+    text = caption_of(RUN)
     for word in ("run a run", "cpu", "torch 9.9", "float32", "train"):
         assert word in text
     assert "apart in speed" not in text
     speeds = [replace(one, cpu_gflop_per_s=10.0 * len(one.strategy)) for one in RUN[:3]]
-    assert "processors up to 2.33x apart in speed" in kinds.caption(frame_of(speeds))
-    assert "Some GPU" in kinds.caption(frame_of([replace(RUN[0], gpu="Some GPU")]))
-    doubtful = frame_of([replace(RUN[0], noisy="others", effort="quick"), RUN[0]])
-    assert "1 of 2 launches noisy · quick" in kinds.caption(doubtful)
+    assert "processors up to 2.33x apart in speed" in caption_of(speeds)
+    assert "Some GPU" in caption_of([replace(RUN[0], gpu="Some GPU")])
+    doubtful = [replace(RUN[0], noisy="others", effort="quick"), RUN[0]]
+    assert "1 of 2 launches noisy · quick" in caption_of(doubtful)
     mixed = lines_of([*RUN, *(measured("ulysses", 5.0, launch=n) for n in range(3))])
     assert "95 % intervals of the launches; of two launches their range" in kinds.whiskers(mixed)
     assert kinds.whiskers(lines_of(RUN[:1])) == "one launch: no confidence interval"
@@ -259,31 +269,33 @@ def test_whiskers_are_named_where_they_are_drawn(tmp_path: Path) -> None:
         (RUN, ["overview", "scaling"]),
         (compared(9.0, 9.2, 8.9), ["overview", "throughput", "ratios"]),
     ):
-        sheets = plots.page_of(lines_of(run), frame_of(run), tmp_path).sheets
+        sheets = page(run, tmp_path).sheets
         assert [name for name, sheet in sheets.items() if "95 %" in sheet.caption] == names
 
 
 def test_drawing_needs_no_torch() -> None:
     """A laptop without torch can draw what a cluster measured."""
-    code = "import sys, spbench.report.plots.plots; sys.exit('torch' in sys.modules)"
-    root = Path(plots.__file__).parents[3]
+    code = "import sys, spbench.report.plots.kinds; sys.exit('torch' in sys.modules)"
+    root = Path(kinds.__file__).parents[3]
     done = subprocess.run([sys.executable, "-c", code], cwd=root, check=False, timeout=60)
     assert done.returncode == 0
 
 
-def draws(ax: Axes) -> None:
-    ax.plot([1, 2])
+class Draws(Mark):
+    def draw(self, ax: Axes) -> None:
+        ax.plot([1, 2])
 
 
-def fails(ax: Axes) -> None:
-    raise OSError(28, "No space left on device")
+class Fails(Mark):
+    def draw(self, ax: Axes) -> None:
+        raise OSError(28, "No space left on device")
 
 
 def test_a_sheet_that_fails_ends_the_drawing(tmp_path: Path) -> None:
     """As on a full disk: the error is that of the sheet, and sheets not yet begun are not drawn."""
     sheets = {
-        str(i): Sheet(heading="heading", panels={"panel": draw}, caption="caption")
-        for i, draw in enumerate([draws, fails, draws])
+        str(i): Sheet(heading="heading", panels={"panel": mark}, caption="caption")
+        for i, mark in enumerate([Draws(), Fails(), Draws()])
     }
     with pytest.raises(OSError, match="No space left on device"):
         save_all(sheets, tmp_path)
@@ -305,7 +317,7 @@ def compared(*steps: float, strategy: str = "ulysses", **more: Any) -> list[Reco
 def test_a_ratio_has_its_interval_and_the_band_its_margin(ax: Axes) -> None:
     """A filled dot with a line through it; the reference has no row."""
     lines = lines_of(compared(12.0, 12.2, 11.9))
-    ratios(ax, lines, margin=0.05)
+    draw_ratios(ax, lines)
     times = lines[1].to_reference
     assert times is not None
     interval, dots = ax.collections
@@ -320,10 +332,10 @@ def test_a_ratio_has_its_interval_and_the_band_its_margin(ax: Axes) -> None:
 
 def test_what_is_not_told_apart_is_hollow(ax: Axes) -> None:
     """The dot of an inconclusive ratio is hollow; two launches have a dot without a line."""
-    ratios(ax, lines_of(compared(10.0, 12.0, 9.0)))
+    draw_ratios(ax, lines_of(compared(10.0, 12.0, 9.0)))
     assert to_hex(ax.collections[-1].get_facecolor()[0]) == "#ffffff"  # type: ignore[index]
     ax.clear()
-    ratios(ax, lines_of(compared(12.0, 12.1)))
+    draw_ratios(ax, lines_of(compared(12.0, 12.1)))
     assert len(ax.collections) == 1
 
 
@@ -346,12 +358,12 @@ def test_a_run_of_one_strategy_has_no_ratios(tmp_path: Path) -> None:
 )
 def test_ticks_of_ratios(low: float, high: float, ticks: list[float]) -> None:
     """One at 1, and others on both sides of it, also where all ratios are on one side."""
-    assert panels.ratio_ticks(low, high) == pytest.approx(ticks)
+    assert marks.ratio_ticks(low, high) == pytest.approx(ticks)
 
 
 def test_a_wide_interval_keeps_the_tick_of_the_reference(ax: Axes) -> None:
     """The ticks lie within the axis, which reaches to one on either side of 1."""
-    ratios(ax, lines_of(compared(12.0, 60.0, 20.0)))
+    draw_ratios(ax, lines_of(compared(12.0, 60.0, 20.0)))
     low, high = ax.get_xlim()
     shown = [text.get_text() for text in ax.get_xticklabels()]
     assert "1x" in shown and len(shown) <= 8

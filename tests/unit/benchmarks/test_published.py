@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
+from published_case import NO_STRATEGY, counterpart
+from published_points import Point, PublishedCase, default_folder, read
+from published_score import Group, ScoredCase, score, summary
 
-from spbench.projection.against import score
 from spbench.projection.dryrun.rank_work import works
 from spbench.projection.dryrun.work import Kernel, Message, Work
-from spbench.projection.published import Point, PublishedCase, default_folder, read
-from spbench.projection.published_case import NO_STRATEGY, counterpart
-from spbench.projection.score import Group, ScoredCase, summary
 from spbench.strategies.registry import UNBALANCED, load
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_file import WorkloadError
@@ -287,3 +288,12 @@ def test_every_packaged_strategy_can_be_loaded() -> None:
     written = {case.strategy for p in read(default_folder()) for c in p.cells for case in c.cases}
     for name in written - {NO_STRATEGY, UNBALANCED}:
         load(name)
+
+
+def test_the_command_names_a_file_that_is_not_there() -> None:
+    """One sentence, and exit code 2."""
+    script = Path(__file__).parents[3] / "benchmarks" / "published"
+    words = [sys.executable, str(script), "no.yaml"]
+    done = subprocess.run(words, capture_output=True, text=True, check=False)
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "no.yaml: No such file or directory" in done.stderr

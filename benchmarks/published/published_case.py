@@ -12,10 +12,11 @@ import math
 from dataclasses import dataclass
 from typing import Any, final
 
+from published_points import Point, PublishedCase, PublishedCell
+from published_terms import axes_of, cluster_of, count_of, model_of
+
 from spbench.errors import Failure
 from spbench.projection.costmodel.step_time import Mode
-from spbench.projection.published import Point, PublishedCase, PublishedCell
-from spbench.projection.published_terms import axes_of, cluster_of, count_of, model_of
 from spbench.strategies import registry
 from spbench.strategies.registry import (
     ALONE,

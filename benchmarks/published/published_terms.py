@@ -5,8 +5,9 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from published_points import Hardware, Point, PublishedCase, PublishedCell
+
 from spbench.errors import Failure
-from spbench.projection.published import Hardware, Point, PublishedCase, PublishedCell
 from spbench.text import did_you_mean
 from spbench.workload.config_names import names
 

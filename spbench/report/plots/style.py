@@ -1,4 +1,4 @@
-"""How a strategy looks: one colour and one marker everywhere, its options a pattern.
+"""How a figure looks: sizes of text, and one colour and one marker for a strategy everywhere.
 
 Colours are of a palette that the colour-blind can tell apart (Okabe and Ito, Tol). Options and mesh
 are a hatch over the colour, or the dashes of a line. What is projected is lighter, and hatched.
@@ -6,15 +6,32 @@ are a hatch over the colour, or the dashes of a line. What is projected is light
 
 import re
 import zlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from matplotlib import colormaps
 from matplotlib.colors import to_hex, to_rgb
-from matplotlib.lines import Line2D
-from matplotlib.patches import Patch
 
+HEADING, TITLE, SMALL = 12, 8.5, 6.5
+"""Sizes of text in points: of a sheet's heading, of a panel's title, of remarks."""
+LETTER = 0.066
+"""Inches of a letter of a label."""
+STYLE: Any = {
+    "font.size": 9,
+    "axes.spines.top": False,
+    "axes.spines.right": False,
+    "axes.titlesize": TITLE,
+    "axes.titlelocation": "left",
+    "legend.frameon": False,
+    "legend.borderaxespad": 0,
+    "legend.borderpad": 0.2,
+    "figure.dpi": 110,
+    "text.hinting": "none",
+    # Ids in an SVG depend on its content alone, so that a figure drawn again is the same file.
+    "svg.hashsalt": "spbench",
+}
+"""matplotlib's settings, under which a figure is drawn and written."""
 COLOURS = {
     "dsp": "#0072B2",
     "ulysses": "#E69F00",
@@ -28,6 +45,7 @@ COLOURS = {
 }
 MARKERS = dict(zip(COLOURS, "os^v*DPXh", strict=True))
 MORE_COLOURS = ("#F0E442", "#000000", "#999999")
+"""Colours of strategies of plug-ins."""
 MORE_MARKERS = "<>pdH8"
 HATCHES = ("..", "\\\\\\", "oo", "++", "--", "||", "**")
 DASHES: tuple[Any, ...] = (
@@ -77,33 +95,17 @@ def line_look(strategy: str, number: int = 0) -> LineLook:
 
 def shade_look(strategy: str, number: int, count: int) -> LineLook:
     """One of ``count`` lines of the same strategy, in tones from dark to light."""
+    # The lightest tenth of the colour map is a yellow that is hard to see on white.
     tone = to_hex(colormaps["viridis"](0.9 * number / max(count - 1, 1)))
     return LineLook(colour=tone, marker=marker(strategy), dashes=dashes(strategy))
 
 
 def fill(strategy: str, kind: str = "measured") -> dict[str, Any]:
-    """A strategy's bar; of what was not measured a light tone, hatched in its colour."""
+    """A strategy's bar; of what is projected a light tone, hatched in its colour."""
     own = colour(strategy)
     if kind == "projected":
         return {"color": lighter(own), "hatch": PROJECTED_HATCH, "edgecolor": own, "linewidth": 0}
     return {"color": own, "hatch": hatch(strategy), "edgecolor": "white", "linewidth": 0}
-
-
-def handles_of(
-    strategies: Sequence[str], lines: Mapping[str, LineLook], *, has_projected: bool
-) -> dict[str, Any]:
-    """What stands in the legend before each name."""
-    handles: dict[str, Any] = {}
-    for name in strategies:
-        look: dict[str, Any] = {"facecolor": colour(name), "hatch": hatch(name)}
-        handles[name] = Patch(linewidth=0, edgecolor="white", **look)
-    for name, line in lines.items():
-        own = {"color": line.colour, "marker": line.marker, "ls": line.dashes}
-        handles[name] = Line2D([], [], markersize=5, lw=1.3, **own)
-    if has_projected:
-        grey = {"facecolor": "#EEEEEE", "edgecolor": "#777777", "hatch": PROJECTED_HATCH}
-        handles[PROJECTED] = Patch(linewidth=0, **grey)  # type: ignore[arg-type]
-    return handles
 
 
 def lighter(shown: str, share: float = 0.35) -> tuple[float, ...]:
@@ -117,10 +119,12 @@ def darker(shown: str) -> tuple[float, ...]:
 
 
 def _name(strategy: str) -> str:
+    """The name before options, as in usp:ulysses=2, and before a mesh, as in dsp cfg=2."""
     return re.split("[: ]", strategy, maxsplit=1)[0]
 
 
 def _by_options(strategy: str, looks: Sequence[Any], plain: str) -> Any:
     """One of ``looks``, which options keep in every run; ``plain`` for a strategy without any."""
     options = strategy[len(_name(strategy)) + 1 :]
+    # Python's own hash of a text differs from process to process.
     return looks[zlib.crc32(options.encode()) % len(looks)] if options else plain

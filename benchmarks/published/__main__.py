@@ -1,0 +1,98 @@
+"""Scores projections on published measurements: errors, intervals, what choosing by them costs.
+
+python benchmarks/published [FILE|FOLDER] [--json]      by default configs/published/
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from published_points import default_folder, read
+
+from spbench.errors import Failure
+from spbench.report import tables
+from spbench.report.fit_width import Grid, fewer
+
+Row = Mapping[str, Any]
+SCORE_COLUMNS = ("group", "link", "cluster", "median error", "in order", "regret", "within")
+SCORES = ("median_error", "pairs_in_order", "mean_regret", "coverage")
+
+
+def show_scores(groups: Sequence[Row], summary: Row) -> None:
+    """Prints a line for each complete group, what fell outside, what is not modelled, the sums."""
+    out = tables.console()
+    complete = [group for group in groups if group["complete"]]
+    rows = [
+        [group["group"], group["link"], group["cluster"], *(_share(group[name]) for name in SCORES)]
+        for group in complete
+    ]
+    grid = Grid(columns=SCORE_COLUMNS, rows=rows, words=(0, 1, 2))
+    tables.show_fitting(out, fewer(grid, ("cluster", "in order", "link")))
+    for group in complete:
+        tables.say(out, *_outside(group))
+    shown = [group for group in groups if not group["complete"]]
+    tables.say(out, f"shown, not projected (incomplete): {len(shown)} of {len(groups)} groups")
+    tables.say(
+        out,
+        f"mean regret: {_share(summary['mean_regret_nvlink'])} on NVLink, "
+        f"{_share(summary['mean_regret_pcie'])} on PCIe; "
+        f"{_share(summary['coverage'])} of published times lie within the interval; "
+        f"{_share(summary['cells_compared'])} of cells with a choice are modelled",
+    )
+
+
+def _outside(group: Row) -> list[str]:
+    """Sentences on what is not modelled, and on times outside of their interval."""
+    lines = []
+    for cell in group["cells"]:
+        what = ", ".join(filter(None, (group["group"], cell["set"], f"{cell['ranks']} GPUs")))
+        for case in cell["cases"]:
+            if case["why_not"]:
+                lines.append(f"not modelled: {what}, {case['case']}: {case['why_not']}")
+            elif not case["within"]:
+                inside = f"{case['low_s']:.4g}..{case['high_s']:.4g}"
+                lines.append(
+                    f"outside: {what}, {case['case']}: "
+                    f"published {case['published_s']:.4g}, projected {inside}"
+                )
+    return lines
+
+
+def _share(value: float | None) -> str:
+    return "" if value is None else f"{100 * value:.1f} %"
+
+
+def main(words: Sequence[str] | None = None) -> int:
+    """Prints each point beside its projection, and the sums; the exit code."""
+    parser = argparse.ArgumentParser(prog="python benchmarks/published", description=__doc__)
+    parser.add_argument("place", nargs="?", type=Path, default=default_folder())
+    parser.add_argument("--json", action="store_true", dest="as_json")
+    asked = parser.parse_args(words)
+    try:
+        points = read(asked.place)
+    except Failure as failure:
+        print(f"Error: {failure}", file=sys.stderr)
+        return 2
+    # What is wrong with a file is said before these load torch.
+    from published_score import score, summary
+
+    from spbench.layers.kernels import norms_of_single_operations
+    from spbench.projection.dryrun.rank_work import works
+
+    with norms_of_single_operations():
+        work_of = works()
+        groups = [score(point, work_of) for point in points]
+    total = summary(groups)
+    if asked.as_json:
+        tables.print_json({"groups": groups, **total})
+    else:
+        show_scores(groups, total)
+    return 0
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
