@@ -6,6 +6,7 @@ import pytest
 from helpers.run_on_threads import verify_on_threads
 from torch import Tensor
 
+from spbench.layers import heads as shared_out
 from spbench.layers.attention import Scores, attend_whole
 from spbench.strategies.registry import load
 from spbench.workload.catalogue import find, with_settings
