@@ -6,6 +6,7 @@ import pytest
 from helpers.run_on_threads import verify_on_threads
 from torch import Tensor
 
+from spbench.layers import heads as shared_out
 from spbench.layers.attention import Scores, attend_whole
 from spbench.strategies.registry import load
 from spbench.workload.catalogue import find, with_settings
@@ -57,7 +58,7 @@ def test_each_rank_computes_as_many_heads(monkeypatch: pytest.MonkeyPatch) -> No
         heads.append(q.shape[-2])
         return attend_whole(q, k, v, scores)
 
-    monkeypatch.setattr(heads, "attend_whole", seen)
+    monkeypatch.setattr(shared_out, "attend_whole", seen)
     by_strategy = {}
     for strategy in ("ulysses", "ulysses:padded"):
         heads.clear()
