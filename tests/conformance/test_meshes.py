@@ -97,7 +97,7 @@ def test_equals_one_device_on_a_mesh(strategy: str, ranks: int) -> None:
     for shape in shapes if ALL else OF_A_SHORT_RUN[strategy, ranks]:
         chosen = load(strategy)
         assert (chosen.misfit(shape), chosen.why_not(shape, ranks)) == (None, None)
-        sizes = chosen.on(shape, ranks).mesh
+        sizes = dict(chosen.on(shape, ranks).mesh.axes)
         named = " ".join(f"{name}={n}" for name, n in sizes.items())
         assert named in MESHES[strategy, ranks].split(" or ")
         outcomes = prove(shape, chosen, ranks)
