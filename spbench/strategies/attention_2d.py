@@ -12,10 +12,13 @@ Backward gathers q, out and its gradient in the row, the keys anew in the column
 sums of dQ, and of dK and dV. Under a causal mask shards are zigzag: all ranks compute as much.
 """
 
+from __future__ import annotations
+
 from bisect import bisect_right
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cache, lru_cache
-from math import inf, isqrt
+from functools import cache, cached_property
+from math import isqrt
 from typing import Any, ClassVar, final
 
 import torch
@@ -26,8 +29,14 @@ from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Folding, Scores
 from spbench.layers.blockwise import AttentionGrid, Part, folded_shard, pack, unpack
 from spbench.layers.memory_order import put_outermost
-from spbench.strategies.fixed_axis import AUTO, FixedAxis, Known, waited_along
-from spbench.strategies.refusals import blocks_why_not, grouped_why_not, groups_why_not, size_misfit
+from spbench.strategies.fixed_axis import AUTO, FixedAxis, FixedPlan
+from spbench.strategies.refusals import (
+    blocks_why_not,
+    divisors,
+    grouped_why_not,
+    groups_why_not,
+    size_misfit,
+)
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.mesh import Mesh
@@ -37,68 +46,51 @@ from spbench.workload.workload import Workload
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class Attention2D(FixedAxis):
-    """With ``rows`` of ranks, by default for the fewest bytes: the fewer key heads there are, the
-    more rows; of equals as square as can be."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GridPlan(FixedPlan):
+    """Gathers in rows and columns of ranks, and the partial results back along the row."""
 
-    forms: ClassVar[tuple[str, ...]] = ("rows=2",)
+    strategy: Attention2D
     zigzag: ClassVar[bool] = True
-    queries_stay: ClassVar[bool] = True
-    rows: str = AUTO
 
-    def misfit(self, workload: Workload) -> str | None:
-        return size_misfit(rows=self.rows) or super().misfit(workload)
+    @property
+    def queries_stay(self) -> bool:
+        return True
 
-    def why_not(self, workload: Workload, ranks: int) -> str | None:
-        return groups_why_not(ranks, rows=self.rows) or super().why_not(workload, ranks)
+    @property
+    def rows(self) -> str:
+        return self.strategy.rows
 
-    def settled(self, workload: Workload, ranks: int) -> "Attention2D":
-        return self if self.rows != AUTO else _cheapest(self, Known.of(workload), ranks)
+    @cached_property
+    def mesh(self) -> Mesh:
+        return Mesh.of({"rows": int(self.rows), "columns": self.ranks // int(self.rows)})
 
-    def alternatives(self, workload: Workload, ranks: int) -> "list[Attention2D]":
-        """Each number of rows that divides the ranks."""
-        if self.rows != AUTO:
-            return []
-        sizes = (rows for rows in range(1, ranks + 1) if ranks % rows == 0)
-        return [replace(self, rows=str(rows)) for rows in sizes]
-
-    def settled_rows(self, workload: Workload, ranks: int) -> str:
-        return self.settled(workload, ranks).rows
-
-    def mesh(self, workload: Workload, ranks: int) -> dict[str, int]:
-        rows = int(self.settled_rows(workload, ranks))
-        return {"rows": rows, "columns": ranks // rows}
-
-    def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
-        unfit = grouped_why_not(axis, workload) or blocks_why_not(axis, workload)
-        return super().why_not_along(axis, workload, ranks) or unfit
-
-    def sublayer_traffic(
-        self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
-    ) -> Traffic:
+    def sublayer_traffic(self, sublayer: Sublayer, axis: str) -> Traffic:
         if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
-            return super().sublayer_traffic(sublayer, workload, axis, ranks)
-        mesh, held = Mesh.of(self.mesh(workload, ranks)), self.held(workload, axis, ranks)
+            return super().sublayer_traffic(sublayer, axis)
+        work, held = self.workload, self.held(axis)
         total = sum(held)
-        wider = max(1, 4 // DTYPE_BYTES[workload.dtype])  # log-sum-exps have 4 bytes at least
-        rows_bytes = workload.query_bytes, wider * workload.query_bytes // workload.head_size
+        wider = max(1, 4 // DTYPE_BYTES[work.dtype])  # log-sum-exps have 4 bytes at least
+        lse_bytes = wider * work.query_bytes // work.head_size  # one number a query and head
 
         def in_row(sizes: Sizes) -> Traffic:
+            M, lse = (n * sum(sizes) // total for n in (work.query_bytes, lse_bytes))
+            # A rank has the partial results of all queries of its row, and returns each its own.
             apart = (1,) * len(sizes)
-            M, lse = (n * sum(sizes) // total for n in rows_bytes)
             parts = [Transfer.all_to_all(n * len(sizes), apart, sizes) for n in (M, lse)]
+            # Queries, results and their gradients, and the log-sum-exps.
             again = [Transfer.all_gather(n, sizes) for n in (3 * M, lse)]
             gather, scatter = Transfer.all_gather(M, sizes), Transfer.reduce_scatter(M, sizes)
             return [gather, *parts], [*again, scatter]
 
         def in_column(sizes: Sizes) -> Traffic:
-            both = 2 * workload.key_bytes * sum(sizes) // total
+            both = 2 * work.key_bytes * sum(sizes) // total
             gather = Transfer.all_gather(both, sizes)
             return [gather], [gather, Transfer.reduce_scatter(both, sizes)]
 
-        keys, keys_back = along_held("rows", mesh, held, in_column)
-        queries, queries_back = along_held("columns", mesh, held, in_row)
+        # The ranks of a column are those of different rows.
+        keys, keys_back = along_held("rows", self.mesh, held, in_column)
+        queries, queries_back = along_held("columns", self.mesh, held, in_row)
         return keys + queries, keys_back + queries_back
 
     def attend(
@@ -109,26 +101,54 @@ class Attention2D(FixedAxis):
         return _TwoWays.apply(q, k, v, scores, shard, comm)
 
 
-@lru_cache(maxsize=100)
-def _cheapest(strategy: Attention2D, known: Known, ranks: int) -> Attention2D:
-    """With the rows of the fewest bytes along its cheapest axis.
+@final
+@dataclass(frozen=True, kw_only=True)
+class Attention2D(FixedAxis):
+    """With ``rows`` of ranks, by default for the fewest bytes: the fewer key heads there are, the
+    more rows; of equals as square as can be."""
 
-    More rows gather more keys and fewer queries, so that bytes fall and then rise with them: from
-    the squarest grid on, rows are more or fewer as long as that sends less.
-    """
-    sizes = [rows for rows in range(1, ranks + 1) if ranks % rows == 0]
+    forms: ClassVar[tuple[str, ...]] = ("rows=2",)
+    plan: ClassVar[type[GridPlan]] = GridPlan
+    rows: str = AUTO
 
-    @cache
-    def cost(place: int) -> float:
-        one = replace(strategy, rows=str(sizes[place]))
-        axes = one.choices(known.workload.kinds[0], known.workload, ranks)
-        return min((waited_along(one, known.workload, axis, ranks) for axis in axes), default=inf)
+    def misfit(self, workload: Workload) -> str | None:
+        return size_misfit(rows=self.rows) or super().misfit(workload)
 
-    best = bisect_right(sizes, isqrt(ranks)) - 1
-    for step in (1, -1):
-        while 0 <= best + step < len(sizes) and cost(best + step) < cost(best):
-            best += step
-    return replace(strategy, rows=str(sizes[best]))
+    def why_not(self, workload: Workload, ranks: int) -> str | None:
+        return groups_why_not(ranks, rows=self.rows) or super().why_not(workload, ranks)
+
+    def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
+        unfit = grouped_why_not(axis, workload) or blocks_why_not(axis, workload)
+        return super().why_not_along(axis, workload, ranks) or unfit
+
+    def alternatives(self, workload: Workload, ranks: int) -> Sequence[FixedPlan]:
+        """Each number of rows that divides the ranks."""
+        if self.rows != AUTO:
+            return self.on_each_axis(workload, ranks)
+        return [self._with(rows).on(workload, ranks) for rows in divisors(ranks)]
+
+    def on(self, workload: Workload, ranks: int) -> FixedPlan:
+        """More rows gather more keys and fewer queries, so that bytes fall and then rise with them:
+        from the squarest grid on, rows are more or fewer as long as that sends less."""
+        if self.rows != AUTO:
+            return self.on_cheapest_axis(workload, ranks)
+        sizes = divisors(ranks)
+
+        @cache
+        def plan(i: int) -> FixedPlan:
+            return self._with(sizes[i]).on(workload, ranks)
+
+        best = bisect_right(sizes, isqrt(ranks)) - 1
+        for step in (1, -1):
+            while (
+                0 <= best + step < len(sizes)
+                and plan(best + step).waited_bytes < plan(best).waited_bytes
+            ):
+                best += step
+        return plan(best)
+
+    def _with(self, rows: int) -> Attention2D:
+        return replace(self, rows=str(rows))
 
 
 class _TwoWays(torch.autograd.Function):

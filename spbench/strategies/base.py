@@ -1,4 +1,24 @@
-"""A strategy's transfers sublayer by sublayer, with the switches between their shardings."""
+"""What every strategy answers: whether it can run a case, and its plan for that case.
+
+A ``Strategy`` is frozen data, its fields are options (``rsa:reduce-scatter``). It says why it
+cannot run a workload (``misfit``, ``why_not``), or gives a ``Plan`` of it (``on``). A plan is bound
+to its case, made once, and asked by the model, the prediction of bytes, the gate, dry runs and
+diagrams alike:
+
+    layout              the axis that is sharded while each sublayer of the stack runs
+    mesh                the groups of ranks, by default one of all
+    shards, text        which positions of each axis, and which text tokens, each rank holds
+    hops                the all-to-alls of a switch between the shardings of two sublayers
+    sublayer_traffic    what one sublayer sends: the papers' formulas less a rank's own part
+    traffic             every transfer of one step, which follows from these
+    notes               what it does beyond its usual idea, in a sentence
+    linear_in, _out     make the projections into a sublayer and out of it
+    inside              how the axes are cut between the two
+    attend              attention along axes that may be sharded
+
+Only ``layout`` has to be given; all else has the answer of a strategy that shards an axis which no
+sublayer at hand attends along.
+"""
 
 from __future__ import annotations
 
@@ -14,85 +34,43 @@ from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.heads import gather_traffic, gathered
 from spbench.layers.linear import LinearSpec, WholeLinear
-from spbench.workload import traffic
 from spbench.workload.block import Sublayer
 from spbench.workload.flattened import flattened
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard, Sizes
-from spbench.workload.traffic import Move, Traffic, Transfer
+from spbench.workload.traffic import (
+    Hop,
+    Move,
+    Traffic,
+    Transfer,
+    gradient_sums,
+    held_with_text,
+    in_a_step,
+    waited_bytes,
+)
 from spbench.workload.workload import Workload
 
-
-def switch_traffic(
-    strategy: Strategy, workload: Workload, before: str, after: str, ranks: int
-) -> Traffic:
-    """What moves the activation's sharding from one axis to another, and its gradient back."""
-    hops = strategy.hops(workload, before, after, ranks)
-    assert hops is not None, f"there is no way from {before} to {after}"
-    mesh = Mesh.of(strategy.mesh(workload, ranks))
-    there, back = hops, [hop.undone for hop in reversed(hops)]
-    forward, backward = (
-        [hop.transfer(workload.activation_bytes, mesh) for hop in way] for way in (there, back)
-    )
-    return forward, backward
-
-
-def transfers_of(strategy: Strategy, workload: Workload, ranks: int, move: Move) -> list[Transfer]:
-    """Transfers of a sublayer in a step, with those of the switch to its axis."""
-    place, before, axis = move.place, move.before, move.axis
-    own = strategy.sublayer_traffic(place.sublayer, workload, axis, ranks)
-    switches = switch_traffic(strategy, workload, before, axis, ranks)
-    return traffic.in_a_step(workload, place, own, switches, strategy.ends_in_transfer)
-
-
-def transfers_of_step(strategy: Strategy, workload: Workload, ranks: int) -> list[Transfer]:
-    """Every transfer of one step, predicted without running."""
-    known = cache(lambda move: transfers_of(strategy, workload, ranks, move))
-    layout = strategy.layout(workload, ranks)
-    moves = map(Move, workload.places, (layout[0], *layout), layout)  # the first is no switch
-    sent = (each for move in moves for each in known(move))
-    how = Mesh.of(strategy.mesh(workload, ranks)), strategy.cuts_weights, strategy.holds_whole
-    return [*sent, *traffic.gradient_sums(workload, *how)]
-
-
-# The questions that a strategy answers; all but why_not and layout have an answer already.
-#
-# flattened          the workload as it cuts it, which all other questions are asked with
-# misfit, why_not    why it cannot run: a sentence with values that would work; or None
-# settled, mesh      itself, with its choices written out; its groups of ranks
-# alternatives       itself with each other option; unevenness: what weighs
-# others             strategies that exchange in its place
-# layout, choices    which axis is sharded while each sublayer runs, and among which it chose
-# shard, text_shard  which positions of that axis, and which text tokens, each rank holds
-# notes              what it does on a workload beyond its usual idea
-# sublayer_traffic   what one sublayer sends; hops: a switch
-# linear_in, _out    make the projections into a sublayer and out of it
-# attend             attention along axes that may be sharded
-
-Hops = Sequence[traffic.Hop]
+Hops = Sequence[Hop]
 Layout = tuple[str, ...]  # the axis that each sublayer of the whole stack shards; two: time+space
 
 
 @dataclass(frozen=True, kw_only=True)
 class Strategy(ABC):
-    """One way to share a sequence, as frozen data: fields are options (``rsa:reduce-scatter``)."""
+    """One way to share a sequence among ranks; its fields are its options."""
 
     forms: ClassVar[tuple[str, ...]] = ()
     """Options that people run it with, as they are written (``tp=2``): ``verify`` proves each."""
-    cuts_weights: ClassVar[bool] = False
-    """Whether projections are cut over groups of the mesh's last axis, which sum no gradients."""
-    holds_whole: ClassVar[bool] = False  # whether each rank of such a group holds all that it has
-    keeps_scores: ClassVar[bool] = False  # whether backward needs scores along the sharded axis
-    switches: ClassVar[bool] = True  # whether the sharded axis may change from sublayer to sublayer
-    ends_in_transfer: ClassVar[bool] = False
-    """Whether a sublayer's last forward transfer comes after all tensors that backward needs."""
+    keeps_scores: ClassVar[bool] = False  # whether backward needs them along the sharded axis
 
     def environment(self, capability: tuple[int, int]) -> dict[str, str]:
         """Variables that it needs on GPUs of this compute capability; (0, 0): it is not known."""
         return {}
 
     def flattened(self, workload: Workload) -> Workload:
-        """The workload with axes that are only attended jointly as one; itself if it is so."""
+        """The workload with axes that are only attended jointly as one; itself if it is so.
+
+        All other questions are asked with it, so that ``workload.axes`` are those that can be cut.
+        """
         return flattened(workload)
 
     @final
@@ -109,67 +87,87 @@ class Strategy(ABC):
     def why_not(self, workload: Workload, ranks: int) -> str | None:
         """Why it cannot run on ``ranks``, with values that would work; or None."""
 
-    @final
+    @abstractmethod
     def on(self, workload: Workload, ranks: int) -> Plan:
-        """What it does on a workload that it can run, cut as ``flattened`` cuts it."""
-        return Plan(self.settled(workload, ranks), workload, ranks, self)
+        """Its plan for a workload that it can run; of several the one of least ``cost``."""
 
-    def settled(self, workload: Workload, ranks: int) -> Strategy:
-        """The strategy with each option that it chooses by the workload's bytes written out."""
+    def alternatives(self, workload: Workload, ranks: int) -> Sequence[Plan]:
+        """All plans that ``on`` chooses among; tests hold its choice against each."""
+        return [self.on(workload, ranks)]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class Plan:
+    """What a strategy does on one workload and number of ranks: made once a case."""
+
+    strategy: Strategy
+    """With each option that it chose written out."""
+    workload: Workload
+    ranks: int
+    layout: Layout
+    cuts_weights: bool = False
+    """Whether projections are cut over groups of the mesh's last axis, which sum no gradients."""
+    holds_whole: bool = False
+    """Whether each rank of such a group holds all that the group has."""
+    ends_in_transfer: bool = False
+    """Whether a sublayer's last forward transfer comes after all tensors that backward needs."""
+
+    @final
+    def rebound(self, workload: Workload) -> Plan:
+        """The plan of the same options for another workload; itself for its own."""
+        return self if workload == self.workload else self.strategy.on(workload, self.ranks)
+
+    @property
+    def group(self) -> Plan:
+        """What ranks that share samples do: this plan, unless branches of guidance are apart."""
         return self
 
-    def alternatives(self, workload: Workload, ranks: int) -> Sequence[Strategy]:
-        """All that ``settled`` chooses among, each written out; none: it chooses nothing.
-
-        Its choice sends the fewest bytes, weighed by ``unevenness``; tests hold that.
-        """
-        return ()
-
-    def unevenness(self, workload: Workload, ranks: int) -> float:
-        """The attention of the busiest rank over the mean of all, where options decide on it."""
-        return 1.0
-
-    def others(self, workload: Workload, ranks: int) -> Sequence[tuple[Strategy, Workload, int]]:
-        """The strategies that exchange in its place, each with what it is asked about."""
-        return ()
-
-    def in_a_group(self, workload: Workload, ranks: int) -> tuple[Strategy, Workload, int]:
-        """What ranks that share samples run: their strategy, their workload, their number."""
-        return self, workload, ranks
-
-    @abstractmethod
-    def layout(self, workload: Workload, ranks: int) -> Layout:
-        """The axis that is sharded while each sublayer of the stack runs."""
-
-    def mesh(self, workload: Workload, ranks: int) -> Mapping[str, int]:
+    @cached_property
+    def mesh(self) -> Mesh:
         """Its groups of ranks and their sizes, outermost first; the last one's are neighbours."""
-        return {"sequence": ranks}
+        return Mesh.of({"sequence": self.ranks})
 
-    def choices(self, sublayer: Sublayer, workload: Workload, ranks: int) -> Sequence[str]:
-        """Axes that might be sharded in ``sublayer``; none: it is not bytes that it looks for."""
-        return ()
-
-    def notes(self, workload: Workload, ranks: int) -> str:
+    @property
+    def notes(self) -> str:
         """What it does on this workload beyond its usual idea, in a sentence; or ''."""
         return ""
 
-    def shard(self, workload: Workload, axis: str, ranks: int) -> Shard:
-        """Which positions of ``axis`` each rank holds while that axis is sharded."""
-        return Shard.even(workload.dim(axis), workload.axes[axis], ranks)
+    @property
+    def unevenness(self) -> float:
+        """The attention of the busiest rank over the mean of all, where options decide on it."""
+        return 1.0
 
-    def text_shard(self, workload: Workload, ranks: int) -> Shard:
+    def choices(self, sublayer: Sublayer) -> Sequence[str]:
+        """Axes that might be sharded in ``sublayer``, of a plan that may switch between them."""
+        return ()
+
+    def shard(self, axis: str) -> Shard:
+        """Which positions of ``axis`` each rank holds while that axis is sharded."""
+        return Shard.even(self.workload.dim(axis), self.workload.axes[axis], self.ranks)
+
+    @final
+    @cached_property
+    def shards(self) -> Mapping[str, Shard]:
+        """``shard`` of each axis of the workload, and of each entry of the layout."""
+        axes = dict.fromkeys([*self.workload.axes, *self.layout])
+        return {axis: self.shard(axis) for axis in axes}
+
+    @cached_property
+    def text(self) -> Shard:
         """Which text tokens of (B, L, H) each rank holds, whatever axis is sharded."""
-        return Shard.even(1, workload.text, ranks)
+        return Shard.even(1, self.workload.text, self.ranks)
 
     def inside(self, shard: Shard) -> Shard | None:
         """How the axes are cut between a sublayer's two projections; None: they are whole."""
         return shard
 
-    def sublayer_traffic(
-        self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
-    ) -> Traffic:
+    def hops(self, before: str, after: str) -> Hops | None:
+        """The all-to-alls of a switch from axis to axis, in turn; None: there is no way."""
+        return Hop.between(self.shard(before), self.shard(after))
+
+    def sublayer_traffic(self, sublayer: Sublayer, axis: str) -> Traffic:
         """Transfers of ``sublayer`` while ``axis`` is sharded; by default, of its side input."""
-        return gather_traffic(sublayer, workload, lambda along: self.shard(workload, along, ranks))
+        return gather_traffic(sublayer, self.workload, self.shard)
 
     def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
         """The projection into a sublayer: (…, H) and the current shard -> (…, *out)."""
@@ -182,105 +180,62 @@ class Strategy(ABC):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
-        """Attention of (B, *axes, Z, D), cut as ``shard`` says; by default along other dims."""
+        """Attention of this rank's part; by default along dims that are not cut.
+
+        Parameters
+        ----------
+        q, k, v : Tensor
+            (B, *axes, Z, D), cut as ``shard`` says; k and v may have fewer heads. With text, image
+            and text are one axis of S + L positions.
+        scores : Scores
+            The attended dims; mask, projection and bias.
+        shard : Shard
+            Which positions each rank holds, of one dim or of two.
+        comm : Collectives
+            Those of the ranks that share samples.
+
+        Returns
+        -------
+        Tensor
+            In the shape of ``q``.
+        """
         return attend_whole(q, k, v, gathered(scores, comm))
 
-    def hops(self, workload: Workload, before: str, after: str, ranks: int) -> Hops | None:
-        """The all-to-alls of a switch from axis to axis, in turn; None: there is no way."""
-        return traffic.Hop.between(*(self.shard(workload, x, ranks) for x in (before, after)))
+    @final
+    def held(self, axis: str) -> Sizes:
+        """What each rank holds of a self-attention's sequence while ``axis`` is sharded."""
+        return held_with_text(self.workload, axis, self.shard(axis).sizes, self.text.sizes)
 
     @final
-    def held(self, workload: Workload, axis: str, ranks: int) -> Sizes:
-        """What each rank holds of a self-attention's sequence while ``axis`` is sharded."""
-        sizes = self.shard(workload, axis, ranks).sizes, self.text_shard(workload, ranks).sizes
-        return traffic.held_with_text(workload, axis, *sizes)
+    def switch_traffic(self, before: str, after: str) -> Traffic:
+        """What moves the activation's sharding from one axis to another, and its gradient back."""
+        there = self.hops(before, after)
+        assert there is not None, f"there is no way from {before} to {after}"
+        back = [hop.undone for hop in reversed(there)]
+        forward, backward = (
+            [hop.transfer(self.workload.activation_bytes, self.mesh) for hop in way]
+            for way in (there, back)
+        )
+        return forward, backward
 
-    def traffic(self, workload: Workload, ranks: int) -> list[Transfer]:
-        """Every transfer of one step, predicted without running."""
-        return transfers_of_step(self, workload, ranks)
-
-
-@final
-@dataclass(frozen=True, eq=False)
-class Plan:
-    """What a strategy does on one workload and number of ranks: made once a case."""
-
-    strategy: Strategy
-    """With each option that it chose written out."""
-    workload: Workload
-    ranks: int
-    asked_for: Strategy
-
-    def rebound(self, workload: Workload) -> Plan:
-        """The plan of the same options for another workload; itself for its own."""
-        return self if workload == self.workload else self.strategy.on(workload, self.ranks)
-
-    @cached_property
-    def group(self) -> Plan:
-        """What ranks that share samples do: itself, or the plan of each of several groups."""
-        strategy, workload, ranks = self.strategy.in_a_group(self.workload, self.ranks)
-        return self if strategy is self.strategy else Plan(strategy, workload, ranks, strategy)
-
-    @property
-    def cuts_weights(self) -> bool:
-        return self.strategy.cuts_weights
-
-    @property
-    def holds_whole(self) -> bool:
-        return self.strategy.holds_whole
-
-    @property
-    def keeps_scores(self) -> bool:
-        return self.strategy.keeps_scores
-
-    @cached_property
-    def layout(self) -> Layout:
-        return self.strategy.layout(self.workload, self.ranks)
-
-    @cached_property
-    def mesh(self) -> Mesh:
-        return Mesh.of(self.strategy.mesh(self.workload, self.ranks))
-
-    @cached_property
-    def shards(self) -> Mapping[str, Shard]:
-        """How each axis is cut while it is the sharded one."""
-        axes = dict.fromkeys([*self.workload.axes, *self.layout])
-        return {axis: self.strategy.shard(self.workload, axis, self.ranks) for axis in axes}
-
-    @cached_property
-    def text(self) -> Shard:
-        return self.strategy.text_shard(self.workload, self.ranks)
-
-    @cached_property
-    def notes(self) -> str:
-        return self.asked_for.notes(self.workload, self.ranks)
+    @final
+    def transfers_of(self, move: Move) -> list[Transfer]:
+        """Transfers of a sublayer in a step, with those of the switch to its axis."""
+        own = self.sublayer_traffic(move.place.sublayer, move.axis)
+        switches = self.switch_traffic(move.before, move.axis)
+        return in_a_step(self.workload, move.place, own, switches, self.ends_in_transfer)
 
     @cached_property
     def traffic(self) -> list[Transfer]:
-        return self.strategy.traffic(self.workload, self.ranks)
+        """Every transfer of one step, predicted without running."""
+        once = cache(self.transfers_of)  # of a few kinds, many times
+        before = self.layout[0], *self.layout  # the first sublayer comes without a switch
+        moves = map(Move, self.workload.places, before, self.layout)
+        sent = [transfer for move in moves for transfer in once(move)]
+        sums = gradient_sums(self.workload, self.mesh, self.cuts_weights, self.holds_whole)
+        return [*sent, *sums]
 
-    def held(self, axis: str) -> Sizes:
-        return self.strategy.held(self.workload, axis, self.ranks)
-
-    def hops(self, before: str, after: str) -> Hops | None:
-        return self.strategy.hops(self.workload, before, after, self.ranks)
-
-    def sublayer_traffic(self, sublayer: Sublayer, axis: str) -> Traffic:
-        return self.strategy.sublayer_traffic(sublayer, self.workload, axis, self.ranks)
-
-    def switch_traffic(self, before: str, after: str) -> Traffic:
-        return switch_traffic(self.strategy, self.workload, before, after, self.ranks)
-
-    def inside(self, shard: Shard) -> Shard | None:
-        return self.strategy.inside(shard)
-
-    def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
-        return self.strategy.linear_in(spec, comm)
-
-    def linear_out(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
-        return self.strategy.linear_out(spec, comm)
-
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
-    ) -> Tensor:
-        return self.strategy.attend(q, k, v, scores, shard, comm)
+    @property
+    def cost(self) -> float:
+        """Bytes that ranks wait for in a step, weighed by how unevenly they attend."""
+        return waited_bytes(self.traffic) * self.unevenness

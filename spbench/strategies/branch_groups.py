@@ -4,19 +4,70 @@
                         branch 1    ranks 4 5 6 7
 
 Branches are samples, and samples meet nowhere: between groups nothing is sent but the sum of the
-gradients. So this is no option of strategies: one that is run so knows only its group's workload,
+gradients. So this is no option of strategies: the plan of a group knows only its group's workload,
 which has fewer branches, and its group's ranks.
 """
 
-from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
 from typing import final
 
-from spbench.strategies.base import Layout, Strategy
+from spbench.strategies.base import Hops, Plan, Strategy
 from spbench.text import counted
 from spbench.workload.mesh import CFG, Mesh
+from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Transfer, gradient_sums
 from spbench.workload.workload import Workload
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BranchPlan(Plan):
+    """The plan of each group, several times; how axes and text are cut is a group's."""
+
+    of_a_group: Plan
+
+    @property
+    def group(self) -> Plan:
+        return self.of_a_group
+
+    @property
+    def groups(self) -> int:
+        return self.ranks // self.group.ranks
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        return Mesh(((CFG, self.groups), *self.group.mesh.axes))
+
+    @property
+    def notes(self) -> str:
+        return self.group.notes
+
+    def shard(self, axis: str) -> Shard:
+        return self.group.shard(axis)
+
+    @cached_property
+    def text(self) -> Shard:
+        return self.group.text
+
+    def hops(self, before: str, after: str) -> Hops | None:
+        return self.group.hops(before, after)
+
+    @cached_property
+    def traffic(self) -> list[Transfer]:
+        """What each group sends, all at once; and the gradients' sum over all ranks."""
+        inside = self.mesh.without(CFG)
+        name, members = "+".join(inside), self.mesh.groups(*inside)
+        sent = [each for each in self.group.traffic if each.phase != "gradients"]
+        # A stack repeats a few transfers, and what is equal stays one object.
+        everywhere = {
+            id(each): Transfer.along(name, members, [each] * self.groups) for each in sent
+        }
+        of_weights = self.cuts_weights, self.holds_whole
+        sums = gradient_sums(self.group.workload, self.mesh, *of_weights)
+        return [*(everywhere[id(each)] for each in sent), *sums]
 
 
 @final
@@ -41,40 +92,28 @@ class BranchGroups(Strategy):
             fitting = [str(n) for n in range(1, branches + 1) if branches % n == 0]
             had = f"{branches} branches of guidance do not make {self.cfg} equal parts"
             return f"{had}; {CFG} may be {' or '.join(fitting)}"
-        return self.own.misfit(self.part_of(workload))
+        return self.own.misfit(self._of_a_group(workload))
 
     def why_not(self, workload: Workload, ranks: int) -> str | None:
         if ranks % self.cfg:
             several = f"use a multiple of {self.cfg} ranks"
             return f"{counted(ranks, 'rank')} do not make {self.cfg} groups for {CFG}; {several}"
-        reason = self.own.why_not(self.part_of(workload), ranks // self.cfg)
+        reason = self.own.why_not(self._of_a_group(workload), ranks // self.cfg)
         return f"in each of {self.cfg} groups: {reason}" if reason else None
 
-    def in_a_group(self, workload: Workload, ranks: int) -> tuple[Strategy, Workload, int]:
-        return self.own, self.part_of(workload), ranks // self.cfg
+    def on(self, workload: Workload, ranks: int) -> BranchPlan:
+        of_a_group = self.own.on(self._of_a_group(workload), ranks // self.cfg)
+        return BranchPlan(
+            strategy=BranchGroups(own=of_a_group.strategy, cfg=self.cfg),
+            workload=workload,
+            ranks=ranks,
+            layout=of_a_group.layout,
+            of_a_group=of_a_group,
+            cuts_weights=of_a_group.cuts_weights,
+            holds_whole=of_a_group.holds_whole,
+            ends_in_transfer=of_a_group.ends_in_transfer,
+        )
 
-    def part_of(self, workload: Workload) -> Workload:
+    def _of_a_group(self, workload: Workload) -> Workload:
         """What one group computes."""
         return workload.model_copy(update={"guidance": workload.guidance // self.cfg})
-
-    def settled(self, workload: Workload, ranks: int) -> "BranchGroups":
-        return replace(self, own=self.own.settled(self.part_of(workload), ranks // self.cfg))
-
-    def mesh(self, workload: Workload, ranks: int) -> Mapping[str, int]:
-        return {CFG: self.cfg, **self.own.mesh(self.part_of(workload), ranks // self.cfg)}
-
-    def layout(self, workload: Workload, ranks: int) -> Layout:
-        return self.own.layout(self.part_of(workload), ranks // self.cfg)
-
-    def notes(self, workload: Workload, ranks: int) -> str:
-        return self.own.notes(self.part_of(workload), ranks // self.cfg)
-
-    def traffic(self, workload: Workload, ranks: int) -> list[Transfer]:
-        """What each group sends, all at once; and the gradients' sum over all ranks."""
-        part, mesh = self.part_of(workload), Mesh.of(self.mesh(workload, ranks))
-        inside = mesh.without(CFG)
-        name, groups = "+".join(inside), mesh.groups(*inside)
-        sent = [x for x in self.own.traffic(part, ranks // self.cfg) if x.phase != "gradients"]
-        kinds = {id(x): Transfer.along(name, groups, [x] * self.cfg) for x in sent}
-        sums = gradient_sums(part, mesh, self.own.cuts_weights, self.own.holds_whole)
-        return [*(kinds[id(x)] for x in sent), *sums]

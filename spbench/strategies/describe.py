@@ -1,4 +1,9 @@
-"""How a layout runs through a workload's stacks of blocks: after how many blocks it repeats."""
+"""A plan as plain data that needs no torch: the axis sharded at each sublayer, the bytes, periods.
+
+It is worked out before any rank is started, so that drawing and printing need no torch. All
+bytes of a lane are those of the rank that is busiest in forward, so that they add up; the other
+ranks send as much, or less where shards are uneven.
+"""
 
 from __future__ import annotations
 
@@ -74,13 +79,6 @@ def mean_bytes(course: Course, legs: Sequence[Leg]) -> Fraction:
 
 def _switches(layout: Sequence[str]) -> int:
     return sum(before != after for before, after in pairwise(layout))
-
-
-# A strategy's course through a stack as plain data: the axis sharded at each sublayer, the bytes.
-#
-# It is worked out before any rank is started, so that drawing and printing need no torch. All
-# bytes of a lane are those of the rank that is busiest in forward, so that they add up; the other
-# ranks send as much, or less where shards are uneven.
 
 
 def predictions(cells: Sequence[Cell]) -> dict[str, Prediction]:

@@ -1,32 +1,226 @@
-"""Strategies that attend for another one, where all axes are joined and it has none to shard."""
+"""Dynamic Sequence Parallelism (Zhao et al., ICML 2025): shard an axis that is not attended.
+
+Attention along one axis never mixes positions of another. So while a sublayer attends along
+one axis, another is sharded, and the sublayer needs no communication. Where the next one
+attends along the sharded axis, one all-to-all moves the sharding elsewhere.
+
+    attention over space    (B, T/N, S, H)
+        switch              time whole again, space sharded: f M / N sent by each rank
+    attention over time     (B, T, S/N, H)
+
+So there is no communication code here: this file is a planner, and the model switches wherever the
+layout changes. From the idea to the planner:
+
+    DSPPlan           what a layout sends, and who attends where all axes are joined
+    DSP               its options, whether any of their settings leads through the stack, the best
+    TwoAxes           two axes sharded at once, and the all-to-alls between such shardings
+    cheapest_layout   the layout of fewest bytes for given settings
+
+Attention over all axes joined leaves none to shard: another strategy attends in that sublayer, at
+its true cost.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache
+from functools import cached_property
 from itertools import islice, pairwise, permutations, product
 from operator import itemgetter
-from typing import ClassVar, NamedTuple, cast, final
+from typing import ClassVar, NamedTuple, final
 
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
-from spbench.strategies.base import Layout, Strategy, switch_traffic
-from spbench.strategies.fixed_axis import AUTO, FixedAxis, Known
-from spbench.strategies.refusals import across_misfit, groups_why_not, size_misfit
-from spbench.strategies.registry import EXCHANGES, load
+from spbench.strategies.base import Hops, Layout, Plan, Strategy
+from spbench.strategies.fixed_axis import AUTO, FixedPlan
+from spbench.strategies.refusals import across_misfit, divisors, groups_why_not, size_misfit
+from spbench.strategies.registry import EXCHANGES, exchange
 from spbench.workload.block import Sublayer
-from spbench.workload.mesh import ALL
+from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Hop, Traffic, bytes_in_a_step
 from spbench.workload.workload import Workload
 
+MOST = 8
+"""Settings that are weighed at most, those of the smallest inner groups."""
 
-def exchange(name: str) -> FixedAxis:
-    """The strategy of that name."""
-    return cast("FixedAxis", load(name))
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class DSPPlan(Plan):
+    """A layout; each entry is an axis, or two that are sharded at once (``time+space``)."""
+
+    strategy: DSP
+    cuts: TwoAxes
+    chose_exchange: bool
+    """Whether bytes decided what attends to all axes joined."""
+
+    @property
+    def joint(self) -> FixedPlan | None:
+        """What attends to all axes joined; None: nothing does."""
+        return self.cuts.joint
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        return self.cuts.mesh
+
+    @property
+    def notes(self) -> str:
+        notes = []
+        if self.cuts.inner > 1:
+            notes.append("two axes are sharded at once where one is too short")
+        if self.joint is not None:
+            joint = "attention over all axes joined leaves none to shard: it goes by"
+            why = ", which sends the fewest bytes" if self.chose_exchange else ""
+            notes.append(f"{joint} {self.strategy.across}{why}")
+        return "; ".join(notes)
+
+    def shard(self, axis: str) -> Shard:
+        return self.cuts.shard(axis)
+
+    def hops(self, before: str, after: str) -> Hops | None:
+        return self.cuts.hops(before, after)
+
+    def choices(self, sublayer: Sublayer) -> Sequence[str]:
+        """Axes that are long enough and not attended; where all are attended, those of the
+        exchange."""
+        if self.joint is None or sublayer not in self.joint.workload.kinds:
+            return self.cuts.free(sublayer)
+        return self.joint.strategy.axes(self.joint.workload, self.ranks)
+
+    def sublayer_traffic(self, sublayer: Sublayer, axis: str) -> Traffic:
+        if self.joint is None or axis not in sublayer.attended:
+            return super().sublayer_traffic(sublayer, axis)
+        return self.joint.sublayer_traffic(sublayer, axis)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
+    ) -> Tensor:
+        if self.joint is not None and shard.dim in scores.dims:  # which it is where all are
+            return self.joint.attend(q, k, v, scores, shard, comm)
+        return super().attend(q, k, v, scores, shard, comm)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class DSP(Strategy):
+    """The layout of fewest bytes over the whole stack, switching as late as possible.
+
+    ``across`` attends where all axes are joined; with ``inner`` above 1 two axes may be sharded at
+    once, one within groups of so many ranks: by default where one is not enough.
+    """
+
+    forms: ClassVar[tuple[str, ...]] = ("inner=2",)
+    across: str = AUTO
+    inner: str = AUTO
+
+    def misfit(self, workload: Workload) -> str | None:
+        return size_misfit(inner=self.inner) or across_misfit(self.across, (AUTO, *EXCHANGES))
+
+    def why_not(self, workload: Workload, ranks: int) -> str | None:
+        unfit = groups_why_not(ranks, inner=self.inner)
+        if unfit or any(map(leads_through, self._drafts(workload, ranks))):
+            return unfit
+        return self._none_is_enough(workload, ranks)
+
+    def on(self, workload: Workload, ranks: int) -> DSPPlan:
+        """With the settings of the fewest bytes in a step; of equals the first."""
+        plans = islice(self._plans(workload, ranks), MOST)
+        _, plan = min(plans, key=itemgetter(0))
+        return plan
+
+    def alternatives(self, workload: Workload, ranks: int) -> Sequence[DSPPlan]:
+        """Each exchange where all axes are joined, in each size of inner groups that is allowed."""
+        return [plan for _, plan in self._plans(workload, ranks)]
+
+    def _plans(self, workload: Workload, ranks: int) -> Iterator[tuple[int, DSPPlan]]:
+        """The best layout of each setting, behind its bytes; of settings that lead through."""
+        for draft in self._drafts(workload, ranks):
+            best = cheapest_layout(draft)
+            if best is not None:
+                yield round(best.cost[0]), replace(draft, layout=best.layout)
+
+    def _drafts(self, workload: Workload, ranks: int) -> Iterator[DSPPlan]:
+        """Plans, still without a layout, with settings that leave each sublayer an axis to shard;
+        only those without inner groups if any does."""
+        joint = joint_alone(workload)
+        if joint and len(joint.kinds) == len(workload.attentions):
+            return
+        across: dict[str, FixedPlan | None] = {self._names[0]: None}
+        if joint is not None:
+            plans = {name: exchange_on(name, joint, ranks) for name in self._names}
+            across = {name: plan for name, plan in plans.items() if not isinstance(plan, str)}
+        sizes = [size for size in divisors(ranks) if size == 1 or size <= ranks // 2]
+        for size in sizes if self.inner == AUTO else [int(self.inner)]:
+            drafts = [
+                self._draft(name, plan, size, workload, ranks)
+                for name, plan in across.items()
+                # One with groups of its own has no room for those of two axes.
+                if plan is None or size == 1 or len(plan.mesh.axes) == 1
+            ]
+            fit = [draft for draft in drafts if all(map(draft.choices, workload.kinds))]
+            yield from fit
+            if size == 1 and fit:
+                return
+
+    def _draft(
+        self, across: str, plan: FixedPlan | None, inner: int, workload: Workload, ranks: int
+    ) -> DSPPlan:
+        """A plan without a layout.
+
+        Parameters
+        ----------
+        across, plan
+            The name of what attends to all axes joined, and its plan; None: no attention does.
+        inner : int
+            Ranks of an inner group; 1: one axis is sharded at a time.
+        workload, ranks
+            The case.
+
+        Returns
+        -------
+        DSPPlan
+            With both options written out.
+        """
+        return DSPPlan(
+            strategy=replace(self, across=across, inner=str(inner)),
+            workload=workload,
+            ranks=ranks,
+            layout=(),
+            cuts=TwoAxes(workload, ranks, inner, plan),
+            chose_exchange=self.across == AUTO,
+        )
+
+    @property
+    def _names(self) -> Sequence[str]:
+        """Strategies that may attend to all axes joined."""
+        return EXCHANGES if self.across == AUTO else (self.across,)
+
+    def _none_is_enough(self, workload: Workload, ranks: int) -> str:
+        """Why no setting leads through the stack."""
+        joint = joint_alone(workload)
+        if joint and len(joint.kinds) == len(workload.attentions):  # on any number of ranks
+            if len(workload.coordinates) == 1:
+                return "it shards an axis that is not attended, and needs a second sequence axis"
+            axes = ", ".join(workload.coordinates)
+            return (
+                f"every attention joins {axes}, which leaves no axis to shard; "
+                "strategies that share heads, pass keys or cut weights can run it"
+            )
+        if self.inner not in (AUTO, "1"):
+            return (
+                f"{ranks} ranks in groups of inner={self.inner} leave a sublayer without axes to "
+                "shard, which are not attended and long enough; leave out the option inner"
+            )
+        return _too_short(workload, ranks) or (joint and self._none_fits(joint, ranks)) or ""
+
+    def _none_fits(self, joint: Workload, ranks: int) -> str | None:
+        """Why no exchange can attend among switches: what the first lacks; or None."""
+        plans = [exchange_on(name, joint, ranks) for name in self._names]
+        reasons = [plan for plan in plans if isinstance(plan, str)]
+        return reasons[0] if len(reasons) == len(plans) else None
 
 
 def joint_alone(workload: Workload) -> Workload | None:
@@ -37,31 +231,17 @@ def joint_alone(workload: Workload) -> Workload | None:
     return workload.model_copy(update={"stacks": None, "depth": 1, "block": tuple(joint)})
 
 
-def fitting(across: str, joint: Workload, ranks: int, inner: int) -> list[str]:
-    """Names among ``across`` (all for ``auto``) of strategies that can attend between switches; in
-    groups of ``inner`` > 1 ranks only strategies without groups of their own."""
-    fit = [name for name in _names(across) if _why_not(name, joint, ranks) is None]
-    return [name for name in fit if inner == 1 or len(exchange(name).mesh(joint, ranks)) == 1]
-
-
-def none_fits(across: str, joint: Workload, ranks: int) -> str | None:
-    """Why none of ``across`` can attend among switches: what the first lacks; or None."""
-    reasons = [_why_not(name, joint, ranks) for name in _names(across)]
-    return None if None in reasons else reasons[0]
-
-
-def _names(across: str) -> Sequence[str]:
-    return EXCHANGES if across == AUTO else (across,)
-
-
-def _why_not(name: str, joint: Workload, ranks: int) -> str | None:
+def exchange_on(name: str, joint: Workload, ranks: int) -> FixedPlan | str:
+    """How the strategy of that name attends to all axes joined, between switches; or a sentence why
+    it cannot."""
     other = exchange(name)
     unfit = other.why_not(joint, ranks)
     if unfit is not None:
         return unfit
-    mixed = [axis for axis in joint.axes if not _keeps_order(other.shard(joint, axis, ranks))]
+    plan = other.on(joint, ranks)
+    mixed = [axis for axis in joint.axes if not _keeps_order(plan.shard(axis))]
     if not mixed:
-        return None
+        return plan
     return (
         f"under a causal mask {name} gives each rank an early and a late chunk of {mixed[0]}, but "
         "a switch needs positions in their order; leave out the option across, or use 1 rank"
@@ -70,18 +250,38 @@ def _why_not(name: str, joint: Workload, ranks: int) -> str | None:
 
 def _keeps_order(shard: Shard) -> bool:
     """Whether rank order is the order of positions."""
-    runs = [run for own in shard.runs for run in own if run[1]]
+    runs = [run for of_rank in shard.runs for run in of_rank if run[1]]
     return runs == sorted(runs)
 
 
-# Two axes of the tensor sharded at once, over the two axes of a mesh of ranks.
+def _too_short(workload: Workload, ranks: int) -> str | None:
+    """Why some sublayer has no axis to shard: those not attended are all too short; or None."""
+    kinds = [each for each in workload.kinds if {*workload.axes} - {*each.attended}]
+    longest = {each: _longest(each, workload) for each in kinds}
+    sublayer = min(kinds, key=lambda each: workload.axes[longest[each]])
+    axis = longest[sublayer]
+    if workload.axes[axis] >= ranks:
+        return None
+    attended = " and ".join(sublayer.attended)
+    when = f" while {attended} is attended" if attended else ""
+    return (
+        f"no axis has {ranks} positions to shard{when}: the longest is {axis} with "
+        f"{workload.axes[axis]}; use 1 to {workload.axes[axis]} ranks"
+    )
+
+
+def _longest(sublayer: Sublayer, workload: Workload) -> str:
+    """The longest axis that is not attended."""
+    free = (axis for axis in workload.axes if axis not in sublayer.attended)
+    return max(free, key=workload.axes.__getitem__)
+
+
+# Two axes of the tensor sharded at once, over the two axes of a mesh of ranks:
 #
-#     {"outer": 2, "inner": 4}  time+space   time cut over 2 groups, space within each of 4
-#                                  space          space cut over all 8
+#     {"outer": 2, "inner": 4}   time+space   time cut over 2 groups, space within each of 4 ranks
+#                                space        space cut over all 8
 #
-# One all-to-all moves one of the two cuts, in groups of its axis of the mesh. An axis that is cut
-# over all ranks is cut within the groups first: there alone a cut joins another or leaves it, since
-# elsewhere its positions would come out of order.
+# One all-to-all moves one of the two cuts, in the groups of its axis of the mesh.
 
 OUTER, INNER = "outer", "inner"
 Pair = tuple[str, str]
@@ -96,17 +296,15 @@ class TwoAxes:
     workload: Workload
     ranks: int
     inner: int  # ranks of an inner group; 1: one axis is sharded at a time
-    joint: tuple[FixedAxis, Workload] | None
-    """What attends to all axes joined, and a workload of such attention alone."""
+    joint: FixedPlan | None
+    """What attends to all axes joined, for a workload of such attention alone."""
 
     @property
-    def mesh(self) -> Mapping[str, int]:
+    def mesh(self) -> Mesh:
         """The groups of ranks; without inner ones those of what attends to all axes joined."""
         if self.inner > 1:
-            return {OUTER: self.ranks // self.inner, INNER: self.inner}
-        if self.joint is None:
-            return {"sequence": self.ranks}
-        return self.joint[0].mesh(self.joint[1], self.ranks)
+            return Mesh.of({OUTER: self.ranks // self.inner, INNER: self.inner})
+        return Mesh.of({"sequence": self.ranks}) if self.joint is None else self.joint.mesh
 
     @cached_property
     def pairs(self) -> dict[str, Pair]:
@@ -132,161 +330,99 @@ class TwoAxes:
         outer, inner = self.pairs.get(entry, (entry, entry))
         if outer == inner:
             return self._over_all(outer)
-        each = [run for run in self._outer(outer).runs for _ in range(self.inner)]
+        # Rank o x I + i holds part o of the one axis, and part i of the other.
+        of_ranks = [run for run in self._outer(outer).runs for _ in range(self.inner)]
         within = self._even(inner, self.inner)
         beside = replace(within, runs=within.runs * (self.ranks // self.inner))
-        return Shard(self.workload.dim(outer), tuple(each), beside)
+        return Shard(self.workload.dim(outer), tuple(of_ranks), beside)
 
-    def hops(self, before: str, after: str) -> Sequence[Hop] | None:
-        """The fewest all-to-alls from one entry to another; None: there is no way."""
+    def hops(self, before: str, after: str) -> Hops | None:
+        """The fewest all-to-alls from one entry to another; None: there is no way.
+
+        A search in breadth: ``ways`` holds ways from ``before`` to different entries, the shortest
+        first, each a list of entries of which two neighbours are one all-to-all apart.
+        """
         if before not in self.pairs or after not in self.pairs:
             return None
-        ways, seen = [[before]], {before}
+        ways, reached = [[before]], {before}
         while ways:
             way = ways.pop(0)
             if way[-1] == after:
                 return [self._hops[step] for step in pairwise(way)]
             for entry in self.pairs:
-                if entry not in seen and (way[-1], entry) in self._hops:
-                    seen.add(entry)
+                if entry not in reached and (way[-1], entry) in self._hops:
+                    reached.add(entry)
                     ways.append([*way, entry])
         return None
 
     @cached_property
     def _hops(self) -> dict[tuple[str, str], Hop]:
-        """Entries that are one all-to-all apart."""
-        return {ends: self._hop(*ends) for ends in permutations(self.pairs, 2) if self._over(*ends)}
+        """The all-to-all between each two entries that are one apart."""
+        found = {ends: self._hop(*ends) for ends in permutations(self.pairs, 2)}
+        return {ends: hop for ends, hop in found.items() if hop is not None}
 
-    def _over(self, before: str, after: str) -> str:
-        """The axis of the mesh whose groups one all-to-all goes in; '': there is none."""
-        (a, b), (c, d) = self.pairs[before], self.pairs[after]
-        if a == c or (a == b and c == d):
-            return INNER if a == c else ALL
-        return OUTER if b == d and a != b and c != d else ""
+    def _hop(self, before: str, after: str) -> Hop | None:
+        """The one all-to-all from an entry to another; None: it takes more than one.
 
-    def _hop(self, before: str, after: str) -> Hop:
-        over, ends = self._over(before, after), (before, after)
-        if over == ALL:
+        An axis that is cut over all ranks is cut within the groups first, then across them. So it
+        can give up, or take over, its cut inside the groups and keep the one across them; the
+        other way round its positions would come out of order.
+        """
+        (outer, inner), (new_outer, new_inner) = self.pairs[before], self.pairs[after]
+        if outer == inner and new_outer == new_inner:  # space -> time: the one cut of all ranks
             return Hop(self.shard(before), self.shard(after))
-        moves = int(over == INNER)  # the place in a pair
-        cut, other = (self._cut(end, self.pairs[end][moves]) for end in ends)
-        two = next(end for end in ends if len({*self.pairs[end]}) == 2)
-        return Hop(cut, other, over=over, stays=self._cut(two, self.pairs[before][1 - moves]))
+        if outer == new_outer:  # time+space -> time+width, time+space -> time, time -> time+space
+            return self._hop_of_one_cut(before, after, (inner, new_inner), outer, INNER)
+        whole = outer == inner or new_outer == new_inner
+        if inner == new_inner and not whole:  # time+space -> width+space
+            return self._hop_of_one_cut(before, after, (outer, new_outer), inner, OUTER)
+        return None
+
+    def _hop_of_one_cut(
+        self, before: str, after: str, moved: tuple[str, str], kept: str, over: str
+    ) -> Hop:
+        """The all-to-all that moves one cut and leaves the other.
+
+        Parameters
+        ----------
+        before, after : str
+            Entries of a layout.
+        moved : tuple of str
+            The axis that is cut before and becomes whole (or less cut), and the one that is cut
+            in its place.
+        kept : str
+            The axis that stays cut as it is across the groups of ``over``.
+        over : str
+            The axis of the mesh in whose groups the all-to-all goes.
+        """
+        away, there = moved
+        # Of an entry of one axis the cut is over all ranks: how the kept one is cut across the
+        # groups, the entry of two axes says.
+        two = before if len({*self.pairs[before]}) == 2 else after
+        return Hop(
+            self._cut(before, away), self._cut(after, there), over=over, stays=self._cut(two, kept)
+        )
 
     def _cut(self, entry: str, axis: str) -> Shard:
-        return next(x for x in self.shard(entry).cuts if x.dim == self.workload.dim(axis))
+        """How ``entry`` cuts one of its axes."""
+        cut = self.shard(entry).of(self.workload.dim(axis))
+        assert cut is not None, f"{entry} leaves {axis} whole"
+        return cut
 
     def _outer(self, axis: str) -> Shard:
+        """The cut over the outer ranks: where the axis may be cut over all, their parts joined."""
         if self.workload.axes[axis] >= self.ranks:
             return self._over_all(axis).joined(self.inner)
         return self._even(axis, self.ranks // self.inner)
 
     def _over_all(self, axis: str) -> Shard:
-        if self.joint is None:
-            return self._even(axis, self.ranks)
-        return self.joint[0].shard(self.joint[1], axis, self.ranks)
+        return self._even(axis, self.ranks) if self.joint is None else self.joint.shard(axis)
 
     def _even(self, axis: str, parts: int) -> Shard:
         return Shard.even(self.workload.dim(axis), self.workload.axes[axis], parts)
 
 
-# What a strategy that switches may shard in each sublayer, by which settings, or why nothing.
-
-
-class Settings(NamedTuple):
-    """What attends to all axes joined, and the ranks of an inner group."""
-
-    across: str
-    inner: str
-
-
-@lru_cache(maxsize=100)
-def two_axes(settings: Settings, known: Known, ranks: int) -> TwoAxes:
-    """What may be sharded with these settings, one axis or two at once."""
-    joint = joint_alone(known.workload)
-    other = None if joint is None else (exchange(settings.across), joint)
-    return TwoAxes(known.workload, ranks, int(settings.inner), other)
-
-
-def choices(
-    settings: Settings, sublayer: Sublayer, workload: Workload, ranks: int
-) -> Sequence[str]:
-    """Axes that are long enough and not attended; where all are attended, those of the exchange."""
-    joint = joint_alone(workload)
-    if joint is None or sublayer not in joint.kinds:
-        return two_axes(settings, Known.of(workload), ranks).free(sublayer)
-    return exchange(settings.across).choices(sublayer, joint, ranks)
-
-
-def fitting_settings(given: Settings, workload: Workload, ranks: int) -> Iterator[Settings]:
-    """Settings that leave each sublayer an axis to shard; only those without groups if any does."""
-    joint = joint_alone(workload)
-    if joint and len(joint.kinds) == len(workload.attentions):
-        return
-    sizes = [1, *(size for size in range(2, ranks // 2 + 1) if ranks % size == 0)]
-    for size in sizes if given.inner == AUTO else [int(given.inner)]:
-        names = EXCHANGES[:1] if joint is None else fitting(given.across, joint, ranks, size)
-        each = [Settings(name, str(size)) for name in names]
-        fit = [x for x in each if all(choices(x, s, workload, ranks) for s in workload.kinds)]
-        yield from fit
-        if size == 1 and fit:
-            return
-
-
-def none_is_enough(given: Settings, workload: Workload, ranks: int) -> str:
-    """Why no setting leads through the stack."""
-    joint = joint_alone(workload)
-    if joint and len(joint.kinds) == len(workload.attentions):  # on any number of ranks
-        if len(workload.coordinates) == 1:
-            return "it shards an axis that is not attended, and needs a second sequence axis"
-        axes = ", ".join(workload.coordinates)
-        return (
-            f"every attention joins {axes}, which leaves no axis to shard; "
-            "strategies that share heads, pass keys or cut weights can run it"
-        )
-    if given.inner not in (AUTO, "1"):
-        return (
-            f"{ranks} ranks in groups of inner={given.inner} leave a sublayer without axes to "
-            "shard, which are not attended and long enough; leave out the option inner"
-        )
-    return _too_short(workload, ranks) or (joint and none_fits(given.across, joint, ranks)) or ""
-
-
-def notes_of(settings: Settings, given: Settings, workload: Workload) -> str:
-    """What these settings do beyond switching between axes, and whether bytes decided."""
-    notes = []
-    if settings.inner != "1":
-        notes.append("two axes are sharded at once where one is too short")
-    if joint_alone(workload) is not None:
-        joint = "attention over all axes joined leaves none to shard: it goes by"
-        why = ", which sends the fewest bytes" if given.across == AUTO else ""
-        notes.append(f"{joint} {settings.across}{why}")
-    return "; ".join(notes)
-
-
-def _too_short(workload: Workload, ranks: int) -> str | None:
-    """Why some sublayer has no axis to shard: those not attended are all too short; or None."""
-    kinds = [each for each in workload.kinds if {*workload.axes} - {*each.attended}]
-    longest = {each: _longest(each, workload) for each in kinds}
-    sublayer = min(kinds, key=lambda each: workload.axes[longest[each]])
-    axis = longest[sublayer]
-    if workload.axes[axis] >= ranks:
-        return None
-    attended = " and ".join(sublayer.attended)
-    when = f" while {attended} is attended" if attended else ""
-    return (
-        f"no axis has {ranks} positions to shard{when}: the longest is {axis} with "
-        f"{workload.axes[axis]}; use 1 to {workload.axes[axis]} ranks"
-    )
-
-
-def _longest(sublayer: Sublayer, workload: Workload) -> str:
-    """The longest axis that is not attended."""
-    free = (axis for axis in workload.axes if axis not in sublayer.attended)
-    return max(free, key=workload.axes.__getitem__)
-
-
-# The layout of fewest bytes through a whole stack, from what sublayers and switches cost.
+# The planner: the layout of fewest bytes through a whole stack.
 
 Cost = tuple[float, float]
 """Bytes that ranks wait for (of each transfer's busiest rank), then imbalance of compute."""
@@ -296,27 +432,40 @@ Moves = Mapping[tuple[str, str, bool], float]
 """Bytes of a switch from axis to axis, and whether it starts a block; absent: there is none."""
 
 
-class Plan(NamedTuple):
+class Best(NamedTuple):
     """The axis that is sharded in each sublayer, and what the whole stack costs."""
 
-    layout: tuple[str, ...]
+    layout: Layout
     cost: Cost
 
 
-def cheapest_plan(strategy: Strategy, workload: Workload, ranks: int) -> Plan | None:
-    """The plan of fewest bytes over the axes that are the strategy's choices; None: no switches
-    lead through the stack.
+def leads_through(plan: Plan) -> bool:
+    """Whether some layout of the plan's choices has a way for each of its switches."""
+    first, *others = plan.workload.places
+    reached = {*plan.choices(first.sublayer)}
+    inside = {sublayer: plan.choices(sublayer) for sublayer in plan.workload.kinds}
+    taken = {axis for axes in inside.values() for axis in axes}
+    ways = {ends for ends in product(taken, repeat=2) if plan.hops(*ends) is not None}
+    for place in others:
+        axes = inside[place.sublayer]
+        reached = {after for after in axes if any((axis, after) in ways for axis in reached)}
+    return bool(reached)
+
+
+def cheapest_layout(plan: Plan) -> Best | None:
+    """The layout of fewest bytes over the axes that are the plan's choices; None: no switches lead
+    through the stack.
 
     Dynamic programming from the last sublayer back to the first. ``ahead[axis]`` is the least cost
     of all sublayers from one on, if ``axis`` is sharded in that one. With K axes in rotation it
     finds K/(K-1) switches a round, and none after the last attention. On a tie the axis stays, so
     switches come late.
     """
-    inside = {each: _inside(each, strategy, workload, ranks) for each in workload.kinds}
-    moves = _moves(inside, strategy, workload, ranks)
+    inside = {sublayer: _inside(sublayer, plan) for sublayer in plan.workload.kinds}
+    moves = _moves(inside, plan)
     ahead: dict[str, Cost] = {after: (0.0, 0.0) for _, after, _ in moves}
-    follow: list[dict[str, str]] = []
-    for place in reversed(workload.places):
+    follow: list[dict[str, str]] = []  # from the last sublayer: the axis behind each axis
+    for place in reversed(plan.workload.places):
         into = place.is_last  # the switch behind it starts a block
         costs: dict[str, Cost] = {}
         chosen: dict[str, str] = {}
@@ -327,6 +476,7 @@ def cheapest_plan(strategy: Strategy, workload: Workload, ranks: int) -> Plan | 
                 if (axis, after, into) in moves
             }
             if options:
+                # Of equal costs False comes first, which is to stay.
                 costs[axis], _, chosen[axis] = min(
                     (cost, after != axis, after) for after, cost in options.items()
                 )
@@ -334,153 +484,30 @@ def cheapest_plan(strategy: Strategy, workload: Workload, ranks: int) -> Plan | 
         follow.append(chosen)
     if not ahead:
         return None
-    plan = [min(ahead, key=ahead.__getitem__)]
-    least = ahead[plan[0]]
-    for chosen in follow[:0:-1]:
-        plan.append(chosen[plan[-1]])
-    return Plan(tuple(plan), least)
+    layout = [min(ahead, key=ahead.__getitem__)]
+    least = ahead[layout[0]]
+    for chosen in follow[:0:-1]:  # from the first sublayer; nothing follows the last
+        layout.append(chosen[layout[-1]])
+    return Best(tuple(layout), least)
 
 
-def _inside(
-    sublayer: Sublayer, strategy: Strategy, workload: Workload, ranks: int
-) -> dict[str, Cost]:
+def _inside(sublayer: Sublayer, plan: Plan) -> dict[str, Cost]:
     return {
         axis: (
-            bytes_in_a_step(workload, *strategy.sublayer_traffic(sublayer, workload, axis, ranks)),
-            strategy.shard(workload, axis, ranks).imbalance - 1,
+            bytes_in_a_step(plan.workload, *plan.sublayer_traffic(sublayer, axis)),
+            plan.shard(axis).imbalance - 1,
         )
-        for axis in strategy.choices(sublayer, workload, ranks)
+        for axis in plan.choices(sublayer)
     }
 
 
-def _moves(inside: Inside, strategy: Strategy, workload: Workload, ranks: int) -> Moves:
+def _moves(inside: Inside, plan: Plan) -> Moves:
     """A switch into a block is not recomputed."""
     taken = dict.fromkeys(axis for costs in inside.values() for axis in costs)
     moves: dict[tuple[str, str, bool], float] = {}
     for a, b in product(taken, repeat=2):
-        if strategy.hops(workload, a, b, ranks) is not None:
-            sent = switch_traffic(strategy, workload, a, b, ranks)
-            moves[a, b, True] = bytes_in_a_step(workload, *sent, repeated=False)
-            moves[a, b, False] = bytes_in_a_step(workload, *sent)
+        if plan.hops(a, b) is not None:
+            sent = plan.switch_traffic(a, b)
+            moves[a, b, True] = bytes_in_a_step(plan.workload, *sent, repeated=False)
+            moves[a, b, False] = bytes_in_a_step(plan.workload, *sent)
     return moves
-
-
-# Dynamic Sequence Parallelism (Zhao et al., ICML 2025): shard an axis that is not attended.
-#
-# Attention along one axis never mixes positions of another. So while a sublayer attends along
-# one axis, another is sharded, and the sublayer needs no communication. Where the next one
-# attends along the sharded axis, one all-to-all moves the sharding elsewhere.
-#
-#     attention over space    (B, T/N, S, H)
-#         switch              time whole again, space sharded: f M / N sent by each rank
-#     attention over time     (B, T, S/N, H)
-#
-# So there is no communication code here: this file is a planner, and the model switches
-# wherever the layout changes. Two axes may be sharded at once (``two_axes.py``). Attention over
-# all axes joined leaves none to shard: another strategy attends in that sublayer, at its true cost.
-
-MOST = 8
-"""Settings that are weighed at most, those of the smallest inner groups."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class DSP(Strategy):
-    """The layout of fewest bytes over the whole stack, switching as late as possible.
-
-    ``across`` attends where all axes are joined; with ``inner`` above 1 two axes may be sharded at
-    once, one within groups of so many ranks: by default where one is not enough.
-    """
-
-    forms: ClassVar[tuple[str, ...]] = ("inner=2",)
-    across: str = AUTO
-    inner: str = AUTO
-
-    @property
-    def settings(self) -> Settings:
-        """Both options."""
-        return Settings(self.across, self.inner)
-
-    def misfit(self, workload: Workload) -> str | None:
-        return size_misfit(inner=self.inner) or across_misfit(self.across, (AUTO, *EXCHANGES))
-
-    def why_not(self, workload: Workload, ranks: int) -> str | None:
-        unfit = groups_why_not(ranks, inner=self.inner)
-        if unfit or _cheapest(self, Known.of(workload), ranks):
-            return unfit
-        return none_is_enough(self.settings, workload, ranks)
-
-    def settled(self, workload: Workload, ranks: int) -> DSP:
-        if AUTO not in (self.across, self.inner):
-            return self
-        return _cheapest(self, Known.of(workload), ranks) or self
-
-    def alternatives(self, workload: Workload, ranks: int) -> list[DSP]:
-        """Each exchange where all axes are joined, in each size of inner groups that is allowed."""
-        if AUTO not in (self.across, self.inner):
-            return []
-        fit = fitting_settings(self.settings, workload, ranks)
-        each = (replace(self, **settings._asdict()) for settings in fit)
-        return [one for one in each if _plan(one, Known.of(workload), ranks) is not None]
-
-    def others(self, workload: Workload, ranks: int) -> list[tuple[Strategy, Workload, int]]:
-        joint = joint_alone(workload)
-        if joint is None:
-            return []
-        return [(exchange(self.settled(workload, ranks).across), joint, ranks)]
-
-    def notes(self, workload: Workload, ranks: int) -> str:
-        chosen = self.settled(workload, ranks).settings
-        return notes_of(chosen, self.settings, workload)
-
-    def _cuts(self, workload: Workload, ranks: int) -> TwoAxes:
-        chosen = self.settled(workload, ranks).settings
-        return two_axes(chosen, Known.of(workload), ranks)
-
-    def mesh(self, workload: Workload, ranks: int) -> Mapping[str, int]:
-        return self._cuts(workload, ranks).mesh
-
-    def shard(self, workload: Workload, axis: str, ranks: int) -> Shard:
-        return self._cuts(workload, ranks).shard(axis)
-
-    def hops(self, workload: Workload, before: str, after: str, ranks: int) -> Sequence[Hop] | None:
-        return self._cuts(workload, ranks).hops(before, after)
-
-    def layout(self, workload: Workload, ranks: int) -> Layout:
-        plan = _plan(self.settled(workload, ranks), Known.of(workload), ranks)
-        assert plan is not None, "what is settled has a plan"
-        return plan.layout
-
-    def choices(self, sublayer: Sublayer, workload: Workload, ranks: int) -> Sequence[str]:
-        chosen = self.settled(workload, ranks).settings
-        return choices(chosen, sublayer, workload, ranks)
-
-    def sublayer_traffic(
-        self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
-    ) -> Traffic:
-        joint = joint_alone(workload)
-        if joint is None or axis not in sublayer.attended:
-            return super().sublayer_traffic(sublayer, workload, axis, ranks)
-        other = exchange(self.settled(workload, ranks).across)
-        return other.sublayer_traffic(sublayer, joint, axis, ranks)
-
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
-    ) -> Tensor:
-        if shard.dim in scores.dims:  # which it is where all are; ``settled`` has named the other
-            return exchange(self.across).attend(q, k, v, scores, shard, comm)
-        return super().attend(q, k, v, scores, shard, comm)
-
-
-@lru_cache(maxsize=100)
-def _plan(strategy: DSP, known: Known, ranks: int) -> Plan | None:
-    return cheapest_plan(strategy, known.workload, ranks)
-
-
-@lru_cache(maxsize=100)
-def _cheapest(strategy: DSP, known: Known, ranks: int) -> DSP | None:
-    """With the settings of the fewest bytes in a step; None: with none is there a plan."""
-    fit = fitting_settings(strategy.settings, known.workload, ranks)
-    each = (replace(strategy, **settings._asdict()) for settings in fit)
-    plans = ((round(plan.cost[0]), one) for one in each if (plan := _plan(one, known, ranks)))
-    return min(islice(plans, MOST), key=itemgetter(0), default=(0, None))[1]

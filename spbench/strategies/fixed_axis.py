@@ -1,49 +1,94 @@
 """The base of strategies with one fixed sharded axis: its choice, and whether it is long enough.
 
 Ulysses, Megatron-SP and the rings keep one axis sharded from the first sublayer to the last
-and do their work inside attention or the projections.
+and do their work inside attention or the projections. So a plan is one axis, and the choice among
+plans is that of the axis: fewest bytes, then most even shards, then long rows of queries.
 """
+
+from __future__ import annotations
 
 from abc import ABC
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property
 from typing import ClassVar, final
 
 from spbench.layers.heads import all_heads
-from spbench.strategies.base import Layout, Strategy, transfers_of
-from spbench.workload.block import Sublayer
+from spbench.strategies.base import Plan, Strategy
 from spbench.workload.flattened import flattened
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Move, waited_bytes
 from spbench.workload.workload import Workload
 
 AUTO = "auto"
+"""The value of an option that the strategy chooses by itself."""
 
 
-@final
-@dataclass(frozen=True)
-class Known:
-    """A workload as a key of results that are cached: equal where its fields and axes are."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FixedPlan(Plan, ABC):
+    """One axis, sharded in every sublayer."""
 
-    workload: Workload
+    strategy: FixedAxis
+    zigzag: ClassVar[bool] = False
+    """Whether ranks hold zigzag shards of a causal axis, so that all compute as much."""
 
-    @classmethod
-    def of(cls, workload: Workload) -> "Known":
-        return cls(workload)
+    @property
+    def axis(self) -> str:
+        """The sharded one."""
+        return self.layout[0]
+
+    @property
+    def queries_stay(self) -> bool:
+        """Whether a rank attends along the sharded axis with its own queries alone: the more there
+        are in a row, the fuller are a kernel's tiles, which have 64 rows and more."""
+        return False
+
+    @property
+    def rows(self) -> str:
+        """The rows of ranks that it has, as an option; ``auto``: it has none."""
+        return AUTO
+
+    def shard(self, axis: str) -> Shard:
+        cut = Shard.causal if self.zigzag and self.workload.is_causal(axis) else Shard.even
+        return cut(self.workload.dim(axis), self.workload.axes[axis], self.ranks)
+
+    @property
+    def notes(self) -> str:
+        masked = self.zigzag and self.ranks > 1 and self.workload.is_causal(self.axis)
+        return self.shard(self.axis).in_words(self.axis) if masked else ""
+
+    @final
+    def with_heads_of(self, part: Workload) -> FixedPlan:
+        """Its options, axis and ranks, for a workload that differs in its heads alone."""
+        return self.strategy.along(self.axis, part, self.ranks)
+
+    @final
+    @cached_property
+    def waited_bytes(self) -> float:
+        """Bytes that a step waits for, without the gradients' sum: a stack repeats a few places."""
+        return sum(
+            times * waited_bytes(self.transfers_of(Move(place, self.axis, self.axis)))
+            for place, times in Counter(self.workload.places).items()
+        )
+
+    @final
+    @property
+    def preference(self) -> tuple[float, float, int]:
+        """The axis of fewest bytes; among equals the most evenly shared, where queries stay the
+        longest, then the outermost."""
+        length = self.workload.axes[self.axis] if self.queries_stay else 0
+        return self.waited_bytes, self.shard(self.axis).imbalance, -length
 
 
 @dataclass(frozen=True, kw_only=True)
 class FixedAxis(Strategy, ABC):
-    """One axis stays sharded: the cheapest, or the option ``shard_axis``."""
+    """One axis stays sharded: the cheapest, or the option ``shard_axis``.
 
-    switches: ClassVar[bool] = False
-    zigzag: ClassVar[bool] = False
-    """Whether ranks hold zigzag shards of a causal axis, so that all compute as much."""
-    queries_stay: ClassVar[bool] = False
-    """Whether a rank attends along the sharded axis with its own queries alone: the more there are
-    in a row, the fuller are a kernel's tiles, which have 64 rows and more."""
+    A subclass names the class of its plans, and may say in ``why_not_along`` what else they need.
+    """
+
+    plan: ClassVar[type[FixedPlan]]
     shard_axis: str = AUTO
 
     def flattened(self, workload: Workload) -> Workload:
@@ -53,8 +98,8 @@ class FixedAxis(Strategy, ABC):
     def misfit(self, workload: Workload) -> str | None:
         if self.shard_axis in (AUTO, *workload.axes):
             return None
-        known = ", ".join(dict.fromkeys((AUTO, *workload.axes, *workload.coordinates)))
-        return f"there is no axis {self.shard_axis!r} to shard; shard-axis may be {known}"
+        offered = ", ".join(dict.fromkeys((AUTO, *workload.axes, *workload.coordinates)))
+        return f"there is no axis {self.shard_axis!r} to shard; shard-axis may be {offered}"
 
     def why_not(self, workload: Workload, ranks: int) -> str | None:
         axes = list(workload.axes) if self.shard_axis == AUTO else [self.shard_axis]
@@ -70,38 +115,35 @@ class FixedAxis(Strategy, ABC):
         limit = f"use 1 to {length} ranks"
         return f"{length} positions of {axis} cannot be split over {ranks} ranks; {limit}"
 
-    def settled_rows(self, workload: Workload, ranks: int) -> str:
-        """The rows of ranks that it has on a workload, as an option; ``auto``: it has none."""
-        return AUTO
-
-    def has_own_queries(self, workload: Workload, ranks: int) -> bool:
-        """``queries_stay`` on so many ranks."""
-        return self.queries_stay
-
-    def shard(self, workload: Workload, axis: str, ranks: int) -> Shard:
-        cut = Shard.causal if self.zigzag and workload.is_causal(axis) else Shard.even
-        return cut(workload.dim(axis), workload.axes[axis], ranks)
-
-    def notes(self, workload: Workload, ranks: int) -> str:
-        (axis,) = set(self.layout(workload, ranks))
-        masked = self.zigzag and ranks > 1 and workload.is_causal(axis)
-        return self.shard(workload, axis, ranks).in_words(axis) if masked else ""
-
     @final
-    def layout(self, workload: Workload, ranks: int) -> Layout:
-        """The axis of fewest bytes; among equals the most evenly shared, where queries stay the
-        longest, then the outermost."""
-        fits = self.choices(workload.kinds[0], workload, ranks)
-        axis = fits[0]
-        if len(fits) > 1:
-            axis = _cheapest_axis(self, Known.of(workload), ranks)
-        return (axis,) * len(workload.stack)
-
-    @final
-    def choices(self, sublayer: Sublayer, workload: Workload, ranks: int) -> Sequence[str]:
+    def axes(self, workload: Workload, ranks: int) -> list[str]:
+        """Those that it might shard."""
         if self.shard_axis != AUTO:
-            return (self.shard_axis,)
+            return [self.shard_axis]
         return [a for a in workload.axes if self.why_not_along(a, workload, ranks) is None]
+
+    def along(self, axis: str, workload: Workload, ranks: int) -> FixedPlan:
+        """Its plan with ``axis`` sharded; no other option is left open."""
+        layout = (axis,) * len(workload.stack)
+        return self.plan(strategy=self, workload=workload, ranks=ranks, layout=layout)
+
+    def on_each_axis(self, workload: Workload, ranks: int) -> Sequence[FixedPlan]:
+        """The plans among which only the axis is to be chosen."""
+        return [self.along(axis, workload, ranks) for axis in self.axes(workload, ranks)]
+
+    @final
+    def on_cheapest_axis(self, workload: Workload, ranks: int) -> FixedPlan:
+        """The one that is preferred of ``on_each_axis``."""
+        plans = self.on_each_axis(workload, ranks)
+        if len(plans) == 1:  # its bytes decide nothing, and take long on thousands of ranks
+            return plans[0]
+        return min(plans, key=lambda plan: plan.preference)
+
+    def alternatives(self, workload: Workload, ranks: int) -> Sequence[FixedPlan]:
+        return self.on_each_axis(workload, ranks)
+
+    def on(self, workload: Workload, ranks: int) -> FixedPlan:
+        return self.on_cheapest_axis(workload, ranks)
 
 
 def padding_in_words(workload: Workload, ranks: int, pads: bool) -> str:
@@ -110,24 +152,3 @@ def padding_in_words(workload: Workload, ranks: int, pads: bool) -> str:
     if had == heads:
         return ""
     return f"{had} heads are padded to {heads}, {heads / had:.2f} times the work of attention"
-
-
-@lru_cache(maxsize=100)
-def _cheapest_axis(strategy: FixedAxis, known: Known, ranks: int) -> str:
-    """The axis of fewest bytes, cached: to find it takes as long as all other planning."""
-    workload = known.workload
-
-    def cost(axis: str) -> tuple[float, float, int]:
-        sent = waited_along(strategy, workload, axis, ranks)
-        long = workload.axes[axis] if strategy.has_own_queries(workload, ranks) else 0
-        return sent, strategy.shard(workload, axis, ranks).imbalance, -long
-
-    return min(strategy.choices(workload.kinds[0], workload, ranks), key=cost)
-
-
-def waited_along(strategy: FixedAxis, workload: Workload, axis: str, ranks: int) -> float:
-    """Bytes that a step waits for with ``axis`` sharded, without the gradients' sum."""
-    return sum(
-        times * waited_bytes(transfers_of(strategy, workload, ranks, Move(place, axis, axis)))
-        for place, times in Counter(workload.places).items()
-    )

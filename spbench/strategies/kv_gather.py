@@ -11,6 +11,8 @@ dV: 4 f K. Under a causal mask shards are zigzag; each run of queries attends to
 and to the rank's own keys while the others are under way.
 """
 
+from __future__ import annotations
+
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
@@ -40,7 +42,7 @@ from spbench.layers.blockwise import (
     unpack,
 )
 from spbench.layers.memory_order import put_outermost
-from spbench.strategies.fixed_axis import FixedAxis
+from spbench.strategies.fixed_axis import FixedAxis, FixedPlan
 from spbench.strategies.refusals import blocks_why_not
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Run, Shard
@@ -49,28 +51,26 @@ from spbench.workload.workload import Workload
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class KVGather(FixedAxis):
-    """With ``keep_keys`` it saves the gathered K and V for backward: fewer bytes, more memory."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class GatherPlan(FixedPlan):
+    """A gather of keys and values; backward another, unless they are kept, and a scatter."""
 
-    forms: ClassVar[tuple[str, ...]] = ("keep-keys",)
+    strategy: KVGather
     zigzag: ClassVar[bool] = True
-    queries_stay: ClassVar[bool] = True
-    keep_keys: bool = False
 
-    def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
-        return super().why_not_along(axis, workload, ranks) or blocks_why_not(axis, workload)
+    @property
+    def queries_stay(self) -> bool:
+        return True
 
-    def sublayer_traffic(
-        self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
-    ) -> Traffic:
+    def sublayer_traffic(self, sublayer: Sublayer, axis: str) -> Traffic:
         if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
-            return super().sublayer_traffic(sublayer, workload, axis, ranks)
+            return super().sublayer_traffic(sublayer, axis)
         if sublayer.projection:
-            return projected_traffic(sublayer, workload, ranks)
-        sizes, both = self.held(workload, axis, ranks), 2 * workload.key_bytes
+            return projected_traffic(sublayer, self.workload, self.ranks)
+        sizes, both = self.held(axis), 2 * self.workload.key_bytes
         gather, scatter = Transfer.all_gather(both, sizes), Transfer.reduce_scatter(both, sizes)
-        return [gather], [scatter] if self.keep_keys or sublayer.pair_bias else [gather, scatter]
+        keeps = self.strategy.keep_keys or sublayer.pair_bias
+        return [gather], [scatter] if keeps else [gather, scatter]
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
@@ -82,7 +82,20 @@ class KVGather(FixedAxis):
         if scores.bias is not None:  # of the queries at hand: it is not gathered
             k, v = comm.all_gather(torch.cat([k, v], -2), shard).chunk(2, -2)
             return attend_whole(q, k, v, replace(scores, bias_shard=None))
-        return _Gathered.apply(q, k, v, scores, shard, comm, self.keep_keys)
+        return _Gathered.apply(q, k, v, scores, shard, comm, self.strategy.keep_keys)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class KVGather(FixedAxis):
+    """With ``keep_keys`` it saves the gathered K and V for backward: fewer bytes, more memory."""
+
+    forms: ClassVar[tuple[str, ...]] = ("keep-keys",)
+    plan: ClassVar[type[GatherPlan]] = GatherPlan
+    keep_keys: bool = False
+
+    def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
+        return super().why_not_along(axis, workload, ranks) or blocks_why_not(axis, workload)
 
 
 def seen(

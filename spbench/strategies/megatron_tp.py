@@ -11,8 +11,11 @@ where it hides behind the product that gives the weight's gradient. Backward of 
 every rank has the whole gradient of what all hold.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
-from typing import Any, ClassVar, final
+from functools import cached_property
+from typing import Any, final
 
 import torch
 from torch import Tensor, nn
@@ -23,53 +26,44 @@ from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.heads import taken, taken_traffic
 from spbench.layers.linear import ColumnCut, LinearSpec, RowCut, cut_norm_sums
 from spbench.layers.memory_order import in_memory_order
-from spbench.strategies.base import Layout, Strategy
+from spbench.strategies.base import Plan, Strategy
 from spbench.strategies.refusals import cut_why_not
 from spbench.workload.block import Sublayer
+from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Traffic, Transfer, streams
 from spbench.workload.workload import Workload
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class MegatronTP(Strategy):
-    """The baseline of the RSA paper: no sequence parallelism at all."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TensorPlan(Plan):
+    """Every rank holds all positions; sums around each sublayer."""
 
-    cuts_weights: ClassVar[bool] = True
-    holds_whole: ClassVar[bool] = True
-    switches: ClassVar[bool] = False
-    ends_in_transfer: ClassVar[bool] = True
+    cuts_weights: bool = True
+    holds_whole: bool = True
+    ends_in_transfer: bool = True
 
-    def environment(self, capability: tuple[int, int]) -> dict[str, str]:
-        # Up to Hopper the sum only so reaches the device before the product that hides it.
-        return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if capability < (10, 0) else {}
+    @cached_property
+    def mesh(self) -> Mesh:
+        return Mesh.of({"tp": self.ranks})
 
-    def why_not(self, workload: Workload, ranks: int) -> str | None:
-        return cut_why_not(workload, ranks)
+    def shard(self, axis: str) -> Shard:
+        return _held_by_all(self.workload.dim(axis), self.workload.axes[axis], self.ranks)
 
-    def layout(self, workload: Workload, ranks: int) -> Layout:
-        return (next(iter(workload.axes)),) * len(workload.stack)
-
-    def mesh(self, workload: Workload, ranks: int) -> dict[str, int]:
-        return {"tp": ranks}
-
-    def shard(self, workload: Workload, axis: str, ranks: int) -> Shard:
-        return Shard.even(workload.dim(axis), workload.axes[axis], 1).among([0] * ranks)
-
-    def text_shard(self, workload: Workload, ranks: int) -> Shard:
-        return Shard.even(1, workload.text, 1).among([0] * ranks)
+    @cached_property
+    def text(self) -> Shard:
+        return _held_by_all(1, self.workload.text, self.ranks)
 
     def inside(self, shard: Shard) -> Shard | None:
         return None
 
-    def sublayer_traffic(
-        self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
-    ) -> Traffic:
-        passing = streams(sublayer, workload, axis, (workload.axes[axis],), (workload.text,))
-        sums = [Transfer.all_reduce(whole_bytes, ranks) for whole_bytes, _ in passing]
-        norm = cut_norm_sums(sublayer, workload, workload.all_tokens, ranks)
-        return norm + sums, taken_traffic(sublayer, workload, ranks) + norm + sums
+    def sublayer_traffic(self, sublayer: Sublayer, axis: str) -> Traffic:
+        work = self.workload
+        passing = streams(sublayer, work, axis, (work.axes[axis],), (work.text,))
+        sums = [Transfer.all_reduce(whole_bytes, self.ranks) for whole_bytes, _ in passing]
+        norm = cut_norm_sums(sublayer, work, work.all_tokens, self.ranks)
+        return norm + sums, taken_traffic(sublayer, work, self.ranks) + norm + sums
 
     def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
         def times(x: Tensor, matrix: Tensor, bias: Tensor, _: Shard) -> Tensor:
@@ -88,6 +82,28 @@ class MegatronTP(Strategy):
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
         return attend_whole(q, k, v, taken(scores, q.shape[-2] // k.shape[-2], comm))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class MegatronTP(Strategy):
+    """The baseline of the RSA paper: no sequence parallelism at all."""
+
+    def environment(self, capability: tuple[int, int]) -> dict[str, str]:
+        # Up to Hopper the sum only so reaches the device before the product that hides it.
+        return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if capability < (10, 0) else {}
+
+    def why_not(self, workload: Workload, ranks: int) -> str | None:
+        return cut_why_not(workload, ranks)
+
+    def on(self, workload: Workload, ranks: int) -> TensorPlan:
+        layout = (next(iter(workload.axes)),) * len(workload.stack)
+        return TensorPlan(strategy=self, workload=workload, ranks=ranks, layout=layout)
+
+
+def _held_by_all(dim: int, length: int, ranks: int) -> Shard:
+    """All positions on each of the ranks."""
+    return Shard.even(dim, length, 1).among([0] * ranks)
 
 
 class _Product(torch.autograd.Function):

@@ -6,6 +6,11 @@ from spbench.workload.block import Attention, CrossAttention
 from spbench.workload.workload import Workload
 
 
+def divisors(ranks: int) -> list[int]:
+    """The sizes of groups that so many ranks make, in ascending order."""
+    return [size for size in range(1, ranks + 1) if ranks % size == 0]
+
+
 def heads_why_not(workload: Workload, ranks: int) -> str | None:
     """Why the heads of self-attention cannot be split over the ranks; or None."""
     return _too_few(workload.heads, "heads", ranks)
@@ -94,7 +99,7 @@ def groups_why_not(ranks: int, **sizes: str) -> str | None:
     ((option, size),) = sizes.items()
     if size == "auto" or ranks % int(size) == 0:
         return None
-    fit = ", ".join(str(n) for n in range(1, ranks + 1) if ranks % n == 0)
+    fit = ", ".join(map(str, divisors(ranks)))
     return (
         f"{ranks} ranks do not make groups of {option}={size}; {option} may be {fit}, or "
         f"use a multiple of {size} ranks"

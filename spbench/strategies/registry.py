@@ -1,4 +1,10 @@
-"""Names of strategies, with a line on each, and the names that others have for them."""
+"""Strategies by name. Checking a name imports no torch; loading a strategy does.
+
+A strategy is written ``name``, ``name:option`` or ``name:option=value``, with ``:`` between two.
+Strategies of other packages join through the entry-point group ``spbench.strategies``. A package
+that is broken must not take others along: it is an error only where its strategy is asked for by
+name, and is left out of ``all``.
+"""
 
 from __future__ import annotations
 
@@ -6,7 +12,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import fields
 from importlib import import_module
 from importlib.metadata import entry_points
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from spbench.errors import Failure
 from spbench.text import did_you_mean, first_line
@@ -14,6 +20,7 @@ from spbench.workload.yaml_file import short
 
 if TYPE_CHECKING:
     from spbench.strategies.base import Strategy
+    from spbench.strategies.fixed_axis import FixedAxis
     from spbench.workload.mesh import CaseMesh
 
 BUILT_IN = {
@@ -70,11 +77,6 @@ UNBALANCED = f"{MERGING}:unbalanced"
 """A published ring whose causal shards are contiguous, so that its last rank has the most."""
 
 
-# Strategies of other packages, which join through the entry-point group ``spbench.strategies``.
-#
-# A package that is broken must not take the other strategies along: it is an error only where its
-# strategy is asked for by name, and is left out of ``all``.
-
 GROUP = "spbench.strategies"
 
 
@@ -127,11 +129,6 @@ def broken_plug_ins() -> dict[str, str]:
             break
     return found
 
-
-# Strategies by name. Checking a name imports no torch; loading a strategy does.
-#
-# A strategy is written ``name``, ``name:option`` or ``name:option=value``, with ``:`` between
-# options. Plug-ins are strategies of other packages.
 
 ACROSS = ("ring", "kv-gather", "attention-2d")
 """Names of strategies that may attend across groups of ranks that share heads."""
@@ -210,6 +207,20 @@ def forms_of(names: Sequence[str]) -> list[str]:
     """The strategies of these names with the options that each says people run it with. Imports
     torch. Raises as ``load`` does."""
     return [f"{name}:{form}" for name in names for form in load(name).forms]
+
+
+def exchange(name: str, **options: str) -> FixedAxis:
+    """The strategy that exchanges in another's place, one of ``EXCHANGES``, with its options.
+
+    Here alone a strategy comes by another one. Options that are left ``auto`` need not be known to
+    it. Imports torch. Raises as ``load`` does.
+    """
+    given = (
+        f"{option.replace('_', '-')}={value}"
+        for option, value in options.items()
+        if value != "auto"
+    )
+    return cast("FixedAxis", load(":".join([name, *given])))
 
 
 def in_mesh(text: str, mesh: CaseMesh) -> Strategy:

@@ -12,6 +12,8 @@ that holds the keys. Under a causal mask shards are zigzag (Brandon et al., 2023
 blocks that are masked are not computed.
 """
 
+from __future__ import annotations
+
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, ClassVar, final
@@ -26,7 +28,7 @@ from spbench.layers import blockwise
 from spbench.layers.attention import Folding, Scores, attend_projected, projected_traffic
 from spbench.layers.blockwise import Part, first, folded_shard, from_row, pack, summed, tile, unpack
 from spbench.layers.memory_order import put_outermost
-from spbench.strategies.fixed_axis import FixedAxis
+from spbench.strategies.fixed_axis import FixedAxis, FixedPlan
 from spbench.strategies.refusals import biased_why_not, blocks_why_not
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.fields import DTYPE_BYTES
@@ -36,28 +38,26 @@ from spbench.workload.workload import Workload
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class Ring(FixedAxis):
-    """With ``half_gradients`` gradients of 16-bit keys travel in 16 bits, rounded at each hop."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RingPlan(FixedPlan):
+    """A ring of keys and values forward; another, and their gradients behind it, backward."""
 
-    forms: ClassVar[tuple[str, ...]] = ("half-gradients",)
+    strategy: Ring
     zigzag: ClassVar[bool] = True
-    queries_stay: ClassVar[bool] = True
-    half_gradients: bool = False
 
-    def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
-        unfit = biased_why_not(axis, workload) or blocks_why_not(axis, workload)
-        return super().why_not_along(axis, workload, ranks) or unfit
+    @property
+    def queries_stay(self) -> bool:
+        return True
 
-    def sublayer_traffic(
-        self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
-    ) -> Traffic:
+    def sublayer_traffic(self, sublayer: Sublayer, axis: str) -> Traffic:
         if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
-            return super().sublayer_traffic(sublayer, workload, axis, ranks)
+            return super().sublayer_traffic(sublayer, axis)
         if sublayer.projection:
-            return projected_traffic(sublayer, workload, ranks)
-        sizes, both = self.held(workload, axis, ranks), 2 * workload.key_bytes
-        wider = 1 if self.half_gradients else max(1, 4 // DTYPE_BYTES[workload.dtype])
+            return projected_traffic(sublayer, self.workload, self.ranks)
+        sizes, both = self.held(axis), 2 * self.workload.key_bytes
+        # Gradients go round in 4 bytes at least: twice the bytes of 16-bit keys.
+        wider = max(1, 4 // DTYPE_BYTES[self.workload.dtype])
+        wider = 1 if self.strategy.half_gradients else wider
         # Each rank sends on the sum for each block but its own: the bytes of a reduce-scatter.
         home = replace(Transfer.reduce_scatter(wider * both, sizes), op="p2p")
         return [Transfer.ring(both, sizes)], [Transfer.ring(both, sizes), home]
@@ -69,7 +69,21 @@ class Ring(FixedAxis):
             return super().attend(q, k, v, scores, shard, comm)
         if scores.projection is not None:
             return attend_projected(q, k, v, scores, shard, comm)
-        return _Ring.apply(q, k, v, scores, shard, comm, self.half_gradients)
+        return _Ring.apply(q, k, v, scores, shard, comm, self.strategy.half_gradients)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Ring(FixedAxis):
+    """With ``half_gradients`` gradients of 16-bit keys travel in 16 bits, rounded at each hop."""
+
+    forms: ClassVar[tuple[str, ...]] = ("half-gradients",)
+    plan: ClassVar[type[RingPlan]] = RingPlan
+    half_gradients: bool = False
+
+    def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
+        unfit = biased_why_not(axis, workload) or blocks_why_not(axis, workload)
+        return super().why_not_along(axis, workload, ranks) or unfit
 
 
 def around(mine: Tensor, keys: Shard, comm: Collectives) -> Iterator[tuple[int, Tensor]]:

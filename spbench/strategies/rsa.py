@@ -12,6 +12,8 @@ with ``reduce_scatter`` 4 f K. The row costs B Z S^2 / N elements. Under a causa
 are zigzag, and what is masked is not computed (``layers/causal_tiles.py``).
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import Any, ClassVar, final
 
@@ -23,33 +25,29 @@ from spbench.comm.collectives import Collectives, Pending
 from spbench.layers.attention import Scores, attend_projected, projected_traffic
 from spbench.layers.memory_order import put_outermost
 from spbench.layers.rsa_rows import Rows, softmax_backward_
-from spbench.strategies.fixed_axis import FixedAxis
+from spbench.strategies.fixed_axis import FixedAxis, FixedPlan
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Traffic, Transfer
-from spbench.workload.workload import Workload
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class RingSelfAttention(FixedAxis):
-    """With ``reduce_scatter`` it sums dK and dV so that each rank gets only its own part."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class RingPlan(FixedPlan):
+    """Two rings forward, two back, and the sums of dK and dV."""
 
-    forms: ClassVar[tuple[str, ...]] = ("reduce-scatter",)
-    keeps_scores: ClassVar[bool] = True
+    strategy: RingSelfAttention
     zigzag: ClassVar[bool] = True
-    reduce_scatter: bool = False
 
-    def sublayer_traffic(
-        self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
-    ) -> Traffic:
+    def sublayer_traffic(self, sublayer: Sublayer, axis: str) -> Traffic:
         if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
-            return super().sublayer_traffic(sublayer, workload, axis, ranks)
+            return super().sublayer_traffic(sublayer, axis)
         if sublayer.projection:
-            return projected_traffic(sublayer, workload, ranks)
-        K, sizes = workload.key_bytes, self.held(workload, axis, ranks)
+            return projected_traffic(sublayer, self.workload, self.ranks)
+        K, sizes = self.workload.key_bytes, self.held(axis)
         ring, scattered = Transfer.ring(K, sizes), Transfer.reduce_scatter(K, sizes)
-        summed = scattered if self.reduce_scatter else Transfer.all_reduce(K, ranks)
+        scatters = self.strategy.reduce_scatter
+        summed = scattered if scatters else Transfer.all_reduce(K, self.ranks)
         return [ring, ring], [ring, ring, summed, summed]
 
     def attend(
@@ -60,7 +58,18 @@ class RingSelfAttention(FixedAxis):
         if scores.projection is not None:
             return attend_projected(q, k, v, scores, shard, comm)
         rows = Rows(q, k, scores, shard, comm.rank)
-        return _Rings.apply(q, k, v, scores.bias, rows, comm, self.reduce_scatter)
+        return _Rings.apply(q, k, v, scores.bias, rows, comm, self.strategy.reduce_scatter)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class RingSelfAttention(FixedAxis):
+    """With ``reduce_scatter`` it sums dK and dV so that each rank gets only its own part."""
+
+    forms: ClassVar[tuple[str, ...]] = ("reduce-scatter",)
+    keeps_scores: ClassVar[bool] = True
+    plan: ClassVar[type[RingPlan]] = RingPlan
+    reduce_scatter: bool = False
 
 
 class _Rings(torch.autograd.Function):

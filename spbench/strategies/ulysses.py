@@ -11,6 +11,8 @@ Each of these four tensors sends f M / N; k and v less where they have fewer hea
 goes to every rank that has queries of it: on more ranks than key heads as copies.
 """
 
+from __future__ import annotations
+
 from dataclasses import dataclass
 from typing import ClassVar, final
 
@@ -19,12 +21,41 @@ from torch import Tensor
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
 from spbench.layers.heads import attend_by_heads, traffic_by_heads
-from spbench.strategies.fixed_axis import FixedAxis, padding_in_words
+from spbench.strategies.fixed_axis import FixedAxis, FixedPlan, padding_in_words
 from spbench.strategies.refusals import heads_why_not
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Traffic
 from spbench.workload.workload import Workload
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class UlyssesPlan(FixedPlan):
+    """Two all-to-alls around each attention along the sharded axis."""
+
+    strategy: Ulysses
+
+    def exchanges(self, is_attended: bool) -> bool:
+        """Whether an attention sends something; ``is_attended``: it goes along the sharded axis."""
+        return is_attended or self.strategy.every_attention
+
+    @property
+    def notes(self) -> str:
+        return padding_in_words(self.workload, self.ranks, self.strategy.padded)
+
+    def sublayer_traffic(self, sublayer: Sublayer, axis: str) -> Traffic:
+        if isinstance(sublayer, Attention) and self.exchanges(axis in sublayer.axes):
+            pads = self.strategy.padded
+            return traffic_by_heads(sublayer, self.workload, axis, self.held(axis), pads)
+        return super().sublayer_traffic(sublayer, axis)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
+    ) -> Tensor:
+        if self.exchanges(shard.dim in scores.dims):
+            return attend_by_heads(q, k, v, scores, shard, comm, pads=self.strategy.padded)
+        return super().attend(q, k, v, scores, shard, comm)
 
 
 @final
@@ -34,6 +65,7 @@ class Ulysses(FixedAxis):
     ``padded``: heads that do not divide are padded, where otherwise ranks have unequal numbers."""
 
     forms: ClassVar[tuple[str, ...]] = ("every-attention", "padded")
+    plan: ClassVar[type[UlyssesPlan]] = UlyssesPlan
     every_attention: bool = False
     padded: bool = False
 
@@ -41,21 +73,3 @@ class Ulysses(FixedAxis):
         attended = any(axis in each.axes or self.every_attention for each in workload.attentions)
         too_few = heads_why_not(workload, ranks) if attended else None
         return too_few or super().why_not_along(axis, workload, ranks)
-
-    def notes(self, workload: Workload, ranks: int) -> str:
-        return padding_in_words(workload, ranks, self.padded)
-
-    def sublayer_traffic(
-        self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
-    ) -> Traffic:
-        if isinstance(sublayer, Attention) and (axis in sublayer.axes or self.every_attention):
-            held = self.held(workload, axis, ranks)
-            return traffic_by_heads(sublayer, workload, axis, held, self.padded)
-        return super().sublayer_traffic(sublayer, workload, axis, ranks)
-
-    def attend(
-        self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
-    ) -> Tensor:
-        if shard.dim in scores.dims or self.every_attention:
-            return attend_by_heads(q, k, v, scores, shard, comm, pads=self.padded)
-        return super().attend(q, k, v, scores, shard, comm)

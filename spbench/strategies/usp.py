@@ -7,11 +7,12 @@ Across groups, ranks with the same heads attend as in a ring, a K/V gather or At
     out       (B, U S/N, Z/U, D)   --switch-->   (B, S/N, Z, D)         (U - 1) / U of M / N sent
 """
 
-from collections import Counter
+from __future__ import annotations
+
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property, lru_cache, partial
-from math import inf
-from typing import ClassVar, cast, final
+from functools import cached_property, partial
+from typing import ClassVar, final
 
 from torch import Tensor
 
@@ -23,151 +24,64 @@ from spbench.layers.heads import (
     attend_by_heads,
     of_first,
     share_heads,
-    traffic_by_heads,
     traffic_in_groups,
 )
 from spbench.strategies import refusals
-from spbench.strategies.base import Strategy
-from spbench.strategies.fixed_axis import AUTO, FixedAxis, Known, padding_in_words
-from spbench.strategies.registry import ACROSS, load
+from spbench.strategies.fixed_axis import AUTO, FixedAxis, FixedPlan, padding_in_words
+from spbench.strategies.registry import ACROSS, exchange
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.mesh import Mesh
-from spbench.workload.sharding import Shard, shard_sizes
-from spbench.workload.traffic import Traffic, in_a_step, waited_bytes
+from spbench.workload.sharding import Shard
+from spbench.workload.traffic import Traffic
 from spbench.workload.workload import Workload
 
 
 @final
-@dataclass(frozen=True, kw_only=True)
-class USP(FixedAxis):
-    """Groups of ``ulysses`` ranks, by default for the fewest bytes; ``padded``: of equal heads."""
+@dataclass(frozen=True, kw_only=True, eq=False)
+class USPPlan(FixedPlan):
+    """Groups of ``size`` neighbours, and the plan of another strategy across them."""
 
-    forms: ClassVar[tuple[str, ...]] = ("ulysses=2", "padded")
-    ulysses: str = AUTO
-    across: str = ACROSS[0]
-    rows: str = AUTO
-    padded: bool = False
+    strategy: USP
+    size: int
+    across: FixedPlan
+    """For the heads of a group's first rank, which has the most; a group is one rank of it."""
+
+    @property
+    def queries_stay(self) -> bool:
+        return self.size < self.ranks
 
     @cached_property
-    def other(self) -> FixedAxis:
-        """The strategy across groups."""
-        rows = f":rows={self.rows}" if self.rows != AUTO else ""
-        return cast("FixedAxis", load(f"{self.across}:shard-axis={self.shard_axis}{rows}"))
+    def mesh(self) -> Mesh:
+        return self.across.mesh.divided(HEADS, self.size, alone=self.strategy.across)
 
-    def misfit(self, workload: Workload) -> str | None:
-        unfit = refusals.across_misfit(self.across, ACROSS)
-        return unfit or refusals.size_misfit(ulysses=self.ulysses) or self.other.misfit(workload)
+    @property
+    def unevenness(self) -> float:
+        padded = all_heads(self.workload, self.size, self.strategy.padded)
+        most = share_heads(padded.heads, padded.key_heads, self.size).queries[0]
+        return most * self.size / self.workload.heads  # 5 heads on 2 ranks: 3 where 2.5 is the mean
 
-    def why_not(self, workload: Workload, ranks: int) -> str | None:
-        unfit = refusals.groups_why_not(ranks, ulysses=self.ulysses)
-        if not unfit and self.ulysses != AUTO:
-            size = int(self.ulysses)
-            unfit = refusals.heads_why_not(workload, size)
-            unfit = unfit or self.other.why_not(workload, ranks // size)
-        return unfit or super().why_not(workload, ranks)
+    def shard(self, axis: str) -> Shard:
+        return self.across.shard(axis).split(self.size)
 
-    def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
-        unfit = refusals.grouped_why_not(axis, workload)
-        unfit = unfit or self.other.why_not_along(axis, workload, 1)
-        return super().why_not_along(axis, workload, ranks) or unfit
+    @cached_property
+    def text(self) -> Shard:
+        return self.across.text.split(self.size)
 
-    def mesh(self, workload: Workload, ranks: int) -> dict[str, int]:
-        chosen = self.settled(workload, ranks)
-        size = int(chosen.ulysses)
-        across = chosen.other.mesh(workload, ranks // size)
-        return {**(across if len(across) > 1 else {self.across: ranks // size}), HEADS: size}
+    @property
+    def notes(self) -> str:
+        padding = padding_in_words(self.workload, self.size, self.strategy.padded)
+        return padding or self.across.notes
 
-    def settled(self, workload: Workload, ranks: int) -> "USP":
-        if self.ulysses == AUTO:
-            return _cheapest(self, Known.of(workload), ranks)
-        return self._with_rows(workload, ranks)
-
-    def _with_rows(self, workload: Workload, ranks: int) -> "USP":
-        """With the rows that the strategy across groups has for the heads of a group's first rank,
-        which has the most."""
-        if self.rows != AUTO:
-            return self
-        rows = self.other.settled_rows(*self._part(workload, ranks // int(self.ulysses)))
-        return self if rows == AUTO else replace(self, rows=rows)
-
-    def _part(self, workload: Workload, groups: int) -> tuple[Workload, int]:
-        """What the strategy across ``groups`` is asked about."""
-        return of_first(workload, int(self.ulysses), self.padded), groups
-
-    def alternatives(self, workload: Workload, ranks: int) -> "list[USP]":
-        """Groups of every size that it can run in, the largest first."""
-        if self.ulysses != AUTO:
-            return []
-        sizes = (size for size in range(ranks, 0, -1) if ranks % size == 0)
-        written_out = (replace(self, ulysses=str(size)) for size in sizes)
-        fit = (each for each in written_out if each.why_not(workload, ranks) is None)
-        return [each._with_rows(workload, ranks) for each in fit]
-
-    def unevenness(self, workload: Workload, ranks: int) -> float:
-        size = self._group_size(workload, ranks)
-        padded = all_heads(workload, size, self.padded)
-        most = share_heads(padded.heads, padded.key_heads, size).queries[0]
-        return most * size / workload.heads  # 5 heads on 2 ranks: 3 where the mean is 2.5
-
-    def least_cost(self, workload: Workload, ranks: int) -> float:
-        """Bytes of a step in the first group alone, times ``unevenness``, with the groups' size
-        written out. No choice costs less than that, and it takes no look at all ranks."""
-        size = int(self.ulysses)
-        part, groups = self._part(workload, ranks // size)
-        padded = all_heads(workload, size, self.padded)
-
-        def along(axis: str) -> float:
-            total = 0.0
-            for place, times in Counter(workload.places).items():
-                attention = place.sublayer
-                if not isinstance(attention, Attention) or axis not in attention.attended:
-                    continue
-                # Text is shared out by itself: what a rank has of both is not as even as the sum.
-                held = self.held(workload, axis, ranks)[:size] if workload.text else None
-                whole = self.other.held(workload, axis, groups)[0]
-                inside = traffic_by_heads(attention, padded, axis, held or shard_sizes(whole, size))
-                across = self.other.sublayer_traffic(attention, part, axis, groups)
-                (there, out), (back, home) = inside
-                own = [there, *across[0], out], [back, *across[1], home]
-                total += times * waited_bytes(
-                    in_a_step(workload, place, own, ([], []), self.ends_in_transfer)
-                )
-            return total
-
-        axes = self.choices(workload.kinds[0], workload, ranks)
-        return min(map(along, axes)) * self.unevenness(workload, ranks)
-
-    def others(self, workload: Workload, ranks: int) -> list[tuple[Strategy, Workload, int]]:
-        chosen = self.settled(workload, ranks)
-        return [(self.other, *chosen._part(workload, ranks // int(chosen.ulysses)))]
-
-    def has_own_queries(self, workload: Workload, ranks: int) -> bool:
-        return self._group_size(workload, ranks) < ranks
-
-    def _group_size(self, workload: Workload, ranks: int) -> int:
-        return int(self.settled(workload, ranks).ulysses)
-
-    def shard(self, workload: Workload, axis: str, ranks: int) -> Shard:
-        size = self._group_size(workload, ranks)
-        return self.other.shard(workload, axis, ranks // size).split(size)
-
-    def text_shard(self, workload: Workload, ranks: int) -> Shard:
-        size = self._group_size(workload, ranks)
-        return self.other.text_shard(workload, ranks // size).split(size)
-
-    def notes(self, workload: Workload, ranks: int) -> str:
-        padding = padding_in_words(workload, size := self._group_size(workload, ranks), self.padded)
-        return padding or self.other.notes(workload, ranks // size)
-
-    def sublayer_traffic(
-        self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
-    ) -> Traffic:
+    def sublayer_traffic(self, sublayer: Sublayer, axis: str) -> Traffic:
         if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
-            return super().sublayer_traffic(sublayer, workload, axis, ranks)
-        mesh, held = Mesh.of(self.mesh(workload, ranks)), self.held(workload, axis, ranks)
-        other = self.settled(workload, ranks).other  # the same rows, whatever heads a rank has
-        across = partial(other.sublayer_traffic, ranks=ranks // mesh.size_of(HEADS))
-        return traffic_in_groups(sublayer, workload, axis, held, mesh, across, self.padded)
+            return super().sublayer_traffic(sublayer, axis)
+
+        def across(attention: Attention, part: Workload, axis: str) -> Traffic:
+            # The same rows of ranks, whatever heads a rank has.
+            return self.across.with_heads_of(part).sublayer_traffic(attention, axis)
+
+        held, pads = self.held(axis), self.strategy.padded
+        return traffic_in_groups(sublayer, self.workload, axis, held, self.mesh, across, pads)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
@@ -176,26 +90,85 @@ class USP(FixedAxis):
             return super().attend(q, k, v, scores, shard, comm)
         group, others = comm.along(HEADS), comm.along(*comm.mesh.without(HEADS))
         held = shard.among(comm.mesh.members(comm.rank, HEADS))
-        across = partial(self.other.attend, shard=shard.joined(group.size), comm=others)
-        return attend_by_heads(q, k, v, scores, held, group, across, self.padded)
+        # Inside a group the axis is whole; across groups each of them is as one rank.
+        across = partial(self.across.attend, shard=shard.joined(group.size), comm=others)
+        return attend_by_heads(q, k, v, scores, held, group, across, self.strategy.padded)
 
 
-@lru_cache(maxsize=100)
-def _cheapest(strategy: USP, known: Known, ranks: int) -> USP:
-    """With groups for the fewest bytes of a step, times the unevenness of heads; of several such
-    the largest groups. Heads that do not divide cost a rank more time than any link gives back."""
+@final
+@dataclass(frozen=True, kw_only=True)
+class USP(FixedAxis):
+    """Groups of ``ulysses`` ranks, by default for the fewest bytes; ``padded``: of equal heads."""
 
-    def cost(each: USP) -> float:
-        sent = waited_bytes(each.traffic(known.workload, ranks))
-        return sent * each.unevenness(known.workload, ranks)
+    forms: ClassVar[tuple[str, ...]] = ("ulysses=2", "padded")
+    plan: ClassVar[type[USPPlan]] = USPPlan
+    ulysses: str = AUTO
+    across: str = ACROSS[0]
+    rows: str = AUTO
+    padded: bool = False
 
-    every = strategy.alternatives(known.workload, ranks)
-    least = [each.least_cost(known.workload, ranks) for each in every]
-    best, chosen = inf, 0
-    # Whoever costs least at best is looked at first: then most need no look at all ranks.
-    for i in sorted(range(len(every)), key=least.__getitem__):
-        if least[i] > best:
-            break
-        # Of equals the first, whose groups are the largest.
-        best, chosen = min((best, chosen), (cost(every[i]), i))
-    return every[chosen]
+    @property
+    def other(self) -> FixedAxis:
+        """The strategy across groups."""
+        return exchange(self.across, shard_axis=self.shard_axis, rows=self.rows)
+
+    def misfit(self, workload: Workload) -> str | None:
+        unfit = refusals.across_misfit(self.across, ACROSS)
+        return unfit or refusals.size_misfit(ulysses=self.ulysses) or self.other.misfit(workload)
+
+    def why_not(self, workload: Workload, ranks: int) -> str | None:
+        if self.ulysses == AUTO:
+            unfit = super().why_not(workload, ranks)
+            return unfit or self._no_size_fits(workload, ranks)
+        unfit = refusals.groups_why_not(ranks, ulysses=self.ulysses)
+        if not unfit:
+            size = int(self.ulysses)
+            unfit = refusals.heads_why_not(workload, size)
+            unfit = unfit or self.other.why_not(workload, ranks // size)
+        return unfit or super().why_not(workload, ranks)
+
+    def _no_size_fits(self, workload: Workload, ranks: int) -> str | None:
+        """What the smallest groups lack, if groups of no size can run it; or None."""
+        reasons = [each.why_not(workload, ranks) for each in self._sizes(ranks)]
+        return None if None in reasons else reasons[-1]
+
+    def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
+        unfit = refusals.grouped_why_not(axis, workload)
+        unfit = unfit or self.other.why_not_along(axis, workload, 1)
+        return super().why_not_along(axis, workload, ranks) or unfit
+
+    def _sizes(self, ranks: int) -> list[USP]:
+        """With groups of each size written out, the largest first."""
+        return [replace(self, ulysses=str(size)) for size in reversed(refusals.divisors(ranks))]
+
+    def along(self, axis: str, workload: Workload, ranks: int) -> USPPlan:
+        size = int(self.ulysses)
+        first = of_first(workload, size, self.padded)
+        return USPPlan(
+            strategy=self,
+            workload=workload,
+            ranks=ranks,
+            layout=(axis,) * len(workload.stack),
+            size=size,
+            across=self.other.along(axis, first, ranks // size),
+        )
+
+    def alternatives(self, workload: Workload, ranks: int) -> Sequence[FixedPlan]:
+        """Groups of every size that it can run in, the largest first."""
+        if self.ulysses != AUTO:
+            return self._with_rows(workload, ranks).on_each_axis(workload, ranks)
+        fit = (each for each in self._sizes(ranks) if each.why_not(workload, ranks) is None)
+        return [each.on(workload, ranks) for each in fit]
+
+    def on(self, workload: Workload, ranks: int) -> FixedPlan:
+        """Groups for the fewest bytes of a step, times the unevenness of heads; of several such the
+        largest. Heads that do not divide cost a rank more time than any link gives back."""
+        if self.ulysses == AUTO:
+            return min(self.alternatives(workload, ranks), key=lambda plan: plan.cost)
+        return self._with_rows(workload, ranks).on_cheapest_axis(workload, ranks)
+
+    def _with_rows(self, workload: Workload, ranks: int) -> USP:
+        """With the rows that the strategy across groups has for the heads of a group's first."""
+        size = int(self.ulysses)
+        first = of_first(workload, size, self.padded)
+        return replace(self, rows=self.other.on(first, ranks // size).rows)

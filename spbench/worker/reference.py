@@ -23,7 +23,7 @@ from spbench.comm.fake import silent_transports
 from spbench.comm.group import Group, ShareOfGroup
 from spbench.results.agreement import Fingerprint
 from spbench.results.machine import free_memory_bytes
-from spbench.strategies.base import Layout, Strategy
+from spbench.strategies.base import Plan, Strategy
 from spbench.worker.fingerprint import Grids, whole_fingerprint
 from spbench.worker.observer import Observer
 from spbench.worker.step import Step, take_updates, typical_size
@@ -86,8 +86,9 @@ class OneDevice(Strategy):
     def why_not(self, workload: Workload, ranks: int) -> str | None:
         return None if ranks == 1 else "one device is one rank"
 
-    def layout(self, workload: Workload, ranks: int) -> Layout:
-        return (next(iter(workload.axes)),) * len(workload.stack)
+    def on(self, workload: Workload, ranks: int) -> Plan:
+        layout = (next(iter(workload.axes)),) * len(workload.stack)
+        return Plan(strategy=self, workload=workload, ranks=ranks, layout=layout)
 
 
 def one_device(

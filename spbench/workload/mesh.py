@@ -84,6 +84,14 @@ class Mesh:
         """The grid of the ranks of a group of these axes."""
         return Mesh(tuple((name, size) for name, size in self.axes if name in axes))
 
+    def divided(self, axis: str, size: int, *, alone: str) -> "Mesh":
+        """Each of these ranks as a group of ``size`` neighbours, by the name ``axis``.
+
+        ``alone``: what this grid's axis is called beside them, where it has but one.
+        """
+        around = self.axes if len(self.axes) > 1 else ((alone, self.size),)
+        return Mesh((*around, (axis, size)))
+
     def place(self, rank: int) -> dict[str, int]:
         """Where a rank stands along each axis."""
         place = {}

@@ -86,14 +86,17 @@ def test_lanes_add_up(name: str, ranks: int) -> None:
         assert drawn.why_not == loaded.declines(given, ranks)
         work = loaded.flattened(given)
         if drawn.why_not is None:
-            traffic = loaded.traffic(work, ranks)
+            traffic = loaded.on(work, ranks).traffic
             busiest = max(
                 sum(one.sent[rank] for one in traffic if one.phase == "forward")
                 for rank in range(ranks)
             )
             assert sum(leg.total_bytes for leg in drawn.legs) == busiest
             assert drawn.step_bytes == by_busiest(traffic)
-            sharded = [axis * (not loaded.holds_whole) for axis in loaded.layout(work, ranks)]
+            sharded = [
+                axis * (not loaded.on(work, ranks).holds_whole)
+                for axis in loaded.on(work, ranks).layout
+            ]
             assert [leg.axis for leg in drawn.legs] == sharded
 
 
@@ -208,7 +211,7 @@ def test_one_axis_and_joint_attention() -> None:
 def test_a_note_stands_under_its_lane() -> None:
     """A lane ends with the strategy's note on this workload, where there is a note."""
     assert lane("rsa").note == ""
-    note = load("rsa").notes(find("llama3-8b"), 8)
+    note = load("rsa").on(find("llama3-8b"), 8).notes
     assert note
     assert of("rsa", lines(pictured("llama3-8b", 8, ["rsa"])))[-1] == f"  {note}"
 

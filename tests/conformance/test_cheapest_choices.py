@@ -13,9 +13,8 @@ from helpers.examples import ALL
 from helpers.plan_check import why_not_cheapest
 from helpers.variants import variants
 
-from spbench.strategies import usp
+from spbench.strategies.base import Plan
 from spbench.strategies.dsp import DSP
-from spbench.strategies.fixed_axis import Known
 from spbench.strategies.registry import load, places
 from spbench.strategies.ulysses import Ulysses
 from spbench.strategies.usp import USP
@@ -41,39 +40,44 @@ def test_no_choice_is_dearer_than_another(strategy: str) -> None:
 
 
 @pytest.mark.parametrize("strategy", places())
-def test_what_is_settled_is_one_of_the_alternatives(strategy: str) -> None:
+def test_what_is_chosen_is_one_of_the_alternatives(strategy: str) -> None:
     """A strategy that writes out an option names all values that it might have had."""
     asked_for = load(strategy)
     for shape in SHAPES:
         if asked_for.why_not(shape, 6):
             continue
-        settled = asked_for.settled(shape, 6)
-        alternatives = asked_for.alternatives(shape, 6)
-        assert settled in (alternatives or [asked_for]), shape.name
-        assert [each.settled(shape, 6) for each in alternatives] == [*alternatives]
+        chosen = asked_for.on(shape, 6).strategy
+        alternatives = [plan.strategy for plan in asked_for.alternatives(shape, 6)]
+        assert chosen in alternatives, shape.name
+        assert [each.on(shape, 6).strategy for each in alternatives] == alternatives
 
 
-def dearest(strategy: USP, known: Known, ranks: int) -> USP:
-    """The groups of most bytes in place of the fewest."""
+@pytest.fixture
+def dearest(monkeypatch: pytest.MonkeyPatch) -> None:
+    """USP has groups of the most bytes in place of the fewest."""
+    right = USP.on
 
-    def sent(each: USP) -> float:
-        return waited_bytes(each.traffic(known.workload, ranks))
+    def wrong(self: USP, workload: Workload, ranks: int) -> Plan:
+        if self.ulysses != "auto":
+            return right(self, workload, ranks)
+        plans = self.alternatives(workload, ranks)
+        return max(plans, key=lambda plan: waited_bytes(plan.traffic))
 
-    return max(strategy.alternatives(known.workload, ranks), key=sent)
+    monkeypatch.setattr(USP, "on", wrong)
 
 
-def test_the_dearest_groups(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("dearest")
+def test_the_dearest_groups() -> None:
     """A ring of all ranks where heads could be shared out: right numbers, twice the bytes."""
-    monkeypatch.setattr(usp, "_cheapest", dearest)
     work = with_settings(find("axes-2d", "verify"), ["depth=1", "mode=forward"])
     words = why_not_cheapest(load("usp"), work, 4) or ""
     assert words.startswith("ulysses=1 was chosen, which costs ")
     assert " times as much as ulysses=4: " in words
 
 
-def test_the_dearest_groups_across_others(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.usefixtures("dearest")
+def test_the_dearest_groups_across_others() -> None:
     """What a strategy chooses that exchanges in the place of another is held as well."""
-    monkeypatch.setattr(usp, "_cheapest", dearest)
     work = find("axes-2d", "verify")
     words = why_not_cheapest(load("megatron-sp:tp=2:across=usp"), work, 8)
     assert words is not None and words.startswith("ulysses=1 was chosen")
@@ -81,13 +85,12 @@ def test_the_dearest_groups_across_others(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_dearest_exchange_among_switches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention over all axes joined goes by the exchange that sends most."""
+    right = DSP.on
 
-    def dear(self: DSP, workload: Workload, ranks: int) -> DSP:
-        if self.across != "auto":
-            return self
-        return replace(self, across="ring", inner="1")
+    def dear(self: DSP, workload: Workload, ranks: int) -> Plan:
+        return right(replace(self, across="ring", inner="1"), workload, ranks)
 
-    monkeypatch.setattr(DSP, "settled", dear)
+    monkeypatch.setattr(DSP, "on", dear)
     block = "[{attention: [time, space]}, {attention: time}, {mlp: 2}]"
     work = with_settings(find("axes-2d", "verify"), [f"block={block}", "depth=1", "mode=forward"])
     words = why_not_cheapest(load("dsp"), work, 4) or ""
@@ -95,30 +98,37 @@ def test_the_dearest_exchange_among_switches(monkeypatch: pytest.MonkeyPatch) ->
 
 
 def test_a_plan_of_2_67_times_the_bytes(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Numbers are right, and bytes as predicted from the plan; a fixed axis may be dear, too."""
+    """Numbers are right, and bytes as predicted from the plan."""
+    right = DSP.on
 
-    def restless(self: DSP, workload: Workload, ranks: int) -> tuple[str, ...]:
-        plan = [next(iter(workload.axes))]
+    def restless(self: DSP, workload: Workload, ranks: int) -> Plan:
+        plan = right(self, workload, ranks)
+        layout = [next(iter(workload.axes))]
         for sublayer in workload.stack:
-            axes = self.choices(sublayer, workload, ranks)
-            plan.append(next((axis for axis in axes if axis != plan[-1]), plan[-1]))
-        return tuple(plan[1:])
+            axes = plan.choices(sublayer)
+            layout.append(next((axis for axis in axes if axis != layout[-1]), layout[-1]))
+        return replace(plan, layout=tuple(layout[1:]))
 
     round_trip = "{attention: space}, {mlp: 1}, {mlp: 1}, {attention: time}"
     block = f"[{round_trip}, {round_trip}, {{mlp: 1}}]"
     work = with_settings(find("axes-2d", "verify"), [f"block={block}", "depth=1"])
-    monkeypatch.setattr(DSP, "layout", restless)
+    monkeypatch.setattr(DSP, "on", restless)
     words = why_not_cheapest(load("dsp"), work, 2) or ""
     assert "the layout that ran sends 2.67 times the bytes of the cheapest" in words
+
+
+def test_the_dearer_axis(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fixed axis may be dear, too."""
+    right = Ulysses.on
+
+    def along_space(self: Ulysses, workload: Workload, ranks: int) -> Plan:
+        return replace(right(self, workload, ranks), layout=("space",) * len(workload.stack))
+
+    monkeypatch.setattr(Ulysses, "on", along_space)
     block = "[{attention: space}, {attention: space}, {attention: time}]"
-    monkeypatch.setattr(Ulysses, "layout", lambda *_: ("space",) * 6)
-    words = (
-        why_not_cheapest(
-            load("ulysses"), with_settings(find("axes-2d", "verify"), [f"block={block}"]), 2
-        )
-        or ""
-    )
-    assert "the layout that ran sends 2.00 times the bytes" in words
+    work = with_settings(find("axes-2d", "verify"), [f"block={block}"])
+    words = why_not_cheapest(load("ulysses"), work, 2) or ""
+    assert "the axis space was chosen, which costs 2.00 times" in words
 
 
 @pytest.mark.parametrize(
@@ -135,4 +145,4 @@ def test_groups_by_the_bytes_of_a_whole_step(
 ) -> None:
     """What recomputation sends again counts, and backward where there is none does not."""
     work = with_settings(find(name, "verify"), settings)
-    assert load("usp").settled(work, ranks) == load(f"usp:ulysses={size}")
+    assert load("usp").on(work, ranks).strategy == load(f"usp:ulysses={size}")

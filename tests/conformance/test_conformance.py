@@ -154,7 +154,7 @@ def test_text_beside_uneven_axes(strategy: str, ranks: int) -> None:
 def test_every_axis_may_be_the_sharded_one(strategy: str) -> None:
     """Strategies with a fixed axis are right on each of three uneven axes."""
     if "shard_axis" not in {field.name for field in fields(load(strategy))}:
-        assert load(strategy).layout(find("axes-3d-uneven", "verify"), 2)
+        assert load(strategy).on(find("axes-3d-uneven", "verify"), 2).layout
         return
     work = with_settings(shallow(find("axes-3d-uneven", "verify")), ["dtype=float64"])
     for axis in work.axes:
@@ -204,8 +204,8 @@ def test_declines_instead_of_failing(strategy: str) -> None:
     for ranks in (1, 2, 5, 6, 7, 13, 14, 100):
         why = load(strategy).declines(work, ranks)
         if why is None:
-            assert len(load(strategy).layout(work, ranks)) == len(work.stack)
-            assert min(work.axes[axis] for axis in load(strategy).layout(work, ranks)) >= ranks
+            assert len(load(strategy).on(work, ranks).layout) == len(work.stack)
+            assert min(work.axes[axis] for axis in load(strategy).on(work, ranks).layout) >= ranks
         else:
             assert "use 1 to " in why
             most = int(why.split("use 1 to ")[1].split()[0])

@@ -9,10 +9,11 @@ from helpers.examples import ALL
 from helpers.gate_on_threads import prove, why_wrong
 
 from spbench.layers.attention import attend_whole
-from spbench.strategies import base
-from spbench.strategies.dsp import DSP
+from spbench.strategies.base import Plan
+from spbench.strategies.dsp import DSPPlan
 from spbench.strategies.registry import EXCHANGES, load
-from spbench.workload.traffic import Transfer
+from spbench.workload.mesh import Mesh
+from spbench.workload.traffic import Hop, Traffic
 from spbench.workload.workload import Workload
 
 
@@ -65,10 +66,10 @@ def complaint(across: str, ranks: int = 3, shape: Workload = SHAPES[0]) -> str:
 def test_joint_attention_to_a_rank_s_own_positions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Nothing is exchanged where all axes are attended: right shapes, other ranks' keys unseen."""
 
-    def wrong(self: DSP, q: Any, k: Any, v: Any, scores: Any, *how: Any) -> Any:
+    def wrong(self: DSPPlan, q: Any, k: Any, v: Any, scores: Any, *how: Any) -> Any:
         return attend_whole(q, k, v, scores)
 
-    monkeypatch.setattr(DSP, "attend", wrong)
+    monkeypatch.setattr(DSPPlan, "attend", wrong)
     assert "differs from one device" in complaint("ring")
 
 
@@ -76,21 +77,24 @@ def test_an_exchange_that_is_not_the_predicted(monkeypatch: pytest.MonkeyPatch) 
     """Right values, by the bytes of another strategy."""
     other = load("kv-gather")
 
-    def wrong(self: DSP, q: Any, k: Any, v: Any, scores: Any, shard: Any, comm: Any) -> Any:
-        return other.attend(q, k, v, scores, shard, comm)
+    def wrong(self: DSPPlan, q: Any, k: Any, v: Any, scores: Any, shard: Any, comm: Any) -> Any:
+        return other.on(self.workload, self.ranks).attend(q, k, v, scores, shard, comm)
 
-    monkeypatch.setattr(DSP, "attend", wrong)
+    monkeypatch.setattr(DSPPlan, "attend", wrong)
     assert "predicted" in complaint("ulysses")
 
 
 def test_switches_of_other_shards(monkeypatch: pytest.MonkeyPatch) -> None:
     """Shards are those of the exchange's groups; a switch predicted of even ones is off."""
-    right = base.switch_traffic
 
-    def wrong(strategy: Any, workload: Workload, a: str, b: str, ranks: int) -> list[Transfer]:
-        return right(load("ulysses"), workload, a, b, ranks)
+    def wrong(self: Plan, before: str, after: str) -> Traffic:
+        there = Hop.between(Plan.shard(self, before), Plan.shard(self, after))
+        whole_bytes = self.workload.activation_bytes
+        sent = [hop.transfer(whole_bytes, self.mesh) for hop in there]
+        back = [hop.undone.transfer(whole_bytes, self.mesh) for hop in there]
+        return sent, back
 
-    monkeypatch.setattr(base, "switch_traffic", wrong)
+    monkeypatch.setattr(Plan, "switch_traffic", wrong)
     few = work(JOINT, heads=4)
-    assert load("dsp:across=usp").mesh(few, 8) == {"ring": 2, "heads": 4}
+    assert load("dsp:across=usp").on(few, 8).mesh == Mesh.of({"ring": 2, "heads": 4})
     assert "predicted" in complaint("usp", 8, few)

@@ -97,7 +97,7 @@ def test_equals_one_device_on_a_mesh(strategy: str, ranks: int) -> None:
     for shape in shapes if ALL else OF_A_SHORT_RUN[strategy, ranks]:
         chosen = load(strategy)
         assert (chosen.misfit(shape), chosen.why_not(shape, ranks)) == (None, None)
-        sizes = chosen.mesh(shape, ranks)
+        sizes = chosen.on(shape, ranks).mesh
         named = " ".join(f"{name}={n}" for name, n in sizes.items())
         assert named in MESHES[strategy, ranks].split(" or ")
         outcomes = prove(shape, chosen, ranks)
@@ -149,14 +149,14 @@ def test_groups_of_the_fewest_bytes() -> None:
     sent = {
         size: sum(
             transfer.most
-            for transfer in load(f"usp:ulysses={size}").traffic(JOINT, 8)
+            for transfer in load(f"usp:ulysses={size}").on(JOINT, 8).traffic
             if transfer.phase != "gradients"
         )
         for size in (1, 2, 4)
     }
-    assert load("usp").mesh(JOINT, 8) == {"ring": 2, "heads": 4}
+    assert load("usp").on(JOINT, 8).mesh == Mesh.of({"ring": 2, "heads": 4})
     assert sent[4] == min(sent.values())
-    assert load("usp").mesh(UNEVEN_HEADS, 5) == {"ring": 1, "heads": 5}
+    assert load("usp").on(UNEVEN_HEADS, 5).mesh == Mesh.of({"ring": 1, "heads": 5})
 
 
 def test_groups_that_heads_divide_by() -> None:
@@ -166,13 +166,13 @@ def test_groups_that_heads_divide_by() -> None:
     sent = {
         size: sum(
             transfer.most
-            for transfer in load(f"usp:ulysses={size}").traffic(work, 24)
+            for transfer in load(f"usp:ulysses={size}").on(work, 24).traffic
             if transfer.phase != "gradients"
         )
         for size in (8, 12)
     }
     assert 1.05 < sent[8] / sent[12] < 1.10
-    assert load("usp").mesh(work, 24) == {"ring": 3, "heads": 8}
+    assert load("usp").on(work, 24).mesh == Mesh.of({"ring": 3, "heads": 8})
 
 
 def complaint(strategy: str) -> str:
@@ -255,7 +255,7 @@ def test_bytes_in_groups_that_cut_weights() -> None:
     work, ranks, size = find("axes-2d", "verify"), 4, 2
     work = with_settings(work, ["block=[{attention: space}, {mlp: 2}]", "mode=forward"])
     M, chosen = work.activation_bytes, load("megatron-sp:tp=2:shard-axis=space")
-    sent = count(chosen.traffic(work, ranks), 0)
+    sent = count(chosen.on(work, ranks).traffic, 0)
     inside = sum(n for (_, _, axis), n in sent.items() if axis == "tp")
     across = sum(n for (_, _, axis), n in sent.items() if axis == "ulysses")
     assert inside == work.blocks * 4 * (size - 1) * M // ranks

@@ -69,12 +69,12 @@ def test_only_dk_and_dv_off(monkeypatch: pytest.MonkeyPatch, factor: float) -> N
 
 def test_softmax_scaled_by_hidden(monkeypatch: pytest.MonkeyPatch) -> None:
     """sqrt(hidden) in place of sqrt(head size)."""
-    right = rsa.RingSelfAttention.attend
+    right = rsa.RingPlan.attend
 
     def wrong(self: Any, q: Tensor, *rest: Any) -> Tensor:
         return right(self, q * (q.shape[-1] / (q.shape[-1] * q.shape[-2])) ** 0.5, *rest)
 
-    monkeypatch.setattr(rsa.RingSelfAttention, "attend", wrong)
+    monkeypatch.setattr(rsa.RingPlan, "attend", wrong)
     assert caught("rsa", 2, shape())
 
 
@@ -371,7 +371,7 @@ class _Nothing:
 
 def test_one_extra_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
     """Right values, but more bytes than the strategy says: caught by the count alone."""
-    right = ulysses.Ulysses.attend
+    right = ulysses.UlyssesPlan.attend
 
     def wasteful(
         self: Any, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Any
@@ -381,7 +381,7 @@ def test_one_extra_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
             comm.transport.all_to_all(cuts, cuts).wait()
         return right(self, q, k, v, scores, shard, comm)
 
-    monkeypatch.setattr(ulysses.Ulysses, "attend", wasteful)
+    monkeypatch.setattr(ulysses.UlyssesPlan, "attend", wasteful)
     complaint = caught("ulysses", 2, shape())
     assert "all_to_all sent" in complaint
     assert "predicted" in complaint
@@ -572,7 +572,7 @@ def test_ulysses_needs_heads_only_where_it_swaps_them() -> None:
     """Two heads on four ranks, attention along the other axis only: nothing is swapped."""
     block = "[{attention: space}, {mlp: 2}]"
     work = shape(axes="{time: 6, space: 8}", heads=2, block=block, modulation="none")
-    assert load("ulysses").layout(work, 4)[0] == "time"
+    assert load("ulysses").on(work, 4).layout[0] == "time"
     assert not caught("ulysses", 4, work)
     assert "2 heads cannot be split over 4 ranks" in (
         load("ulysses:every-attention").why_not(work, 4) or ""

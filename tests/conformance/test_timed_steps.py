@@ -132,7 +132,7 @@ def test_a_collective_that_bypasses_comm(
     monkeypatch: pytest.MonkeyPatch, alone_in_c10d: None, is_backward: bool
 ) -> None:
     """Right values, and bytes as predicted; it is seen in backward, too."""
-    right = ulysses.Ulysses.attend
+    right = ulysses.UlyssesPlan.attend
 
     def secretive(self: Any, q: Tensor, *rest: Any) -> Tensor:
         out = right(self, q, *rest)
@@ -142,7 +142,7 @@ def test_a_collective_that_bypasses_comm(
             dist.all_reduce(q.detach().clone())
         return out
 
-    monkeypatch.setattr(ulysses.Ulysses, "attend", secretive)
+    monkeypatch.setattr(ulysses.UlyssesPlan, "attend", secretive)
     words = "a collective that comm/ does not count: c10d::allreduce_ (4 calls)"
     assert words in complaint(run_on_threads(shape(), "ulysses", 2))
     assert words in verify_on_threads(shape(), "ulysses", 2)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator
 from fractions import Fraction
 from itertools import permutations, product
 from typing import Any
@@ -14,7 +13,7 @@ from helpers.gate_on_threads import prove, why_wrong
 from helpers.plan_check import why_not_cheapest
 
 from spbench.strategies.describe import lanes
-from spbench.strategies.dsp import INNER, OUTER, TwoAxes, two_axes
+from spbench.strategies.dsp import INNER, OUTER, TwoAxes
 from spbench.strategies.registry import load
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard
@@ -53,8 +52,8 @@ def test_equals_one_device(strategy: str, ranks: int, shape: Workload) -> None:
     layout of fewer bytes."""
     dsp = load(strategy)
     assert dsp.why_not(shape, ranks) is None
-    assert [*dsp.mesh(shape, ranks)] == [OUTER, INNER]
-    assert any("+" in entry for entry in dsp.layout(shape, ranks))
+    assert dsp.on(shape, ranks).mesh.names == (OUTER, INNER)
+    assert any("+" in entry for entry in dsp.on(shape, ranks).layout)
     outcomes = prove(shape, dsp, ranks)
     assert not why_wrong(outcomes)
     assert max(outcome.worst.relative for outcome in outcomes) < 1e-9
@@ -64,8 +63,8 @@ def test_equals_one_device(strategy: str, ranks: int, shape: Workload) -> None:
 def test_one_axis_is_enough_where_it_is_long() -> None:
     """Without need ranks are one group, unless groups are asked for."""
     shape = work(8, 8, 8)
-    assert load("dsp").mesh(shape, 8) == {"sequence": 8}
-    assert load("dsp:inner=4").mesh(shape, 8) == {OUTER: 2, INNER: 4}
+    assert load("dsp").on(shape, 8).mesh == Mesh.of({"sequence": 8})
+    assert load("dsp:inner=4").on(shape, 8).mesh == Mesh.of({OUTER: 2, INNER: 4})
 
 
 @pytest.mark.parametrize("ranks", [4, 6, 8, 9, 12, 16, 20] if ALL else [8])
@@ -96,16 +95,15 @@ def _can_shard(free: dict[str, int], inner: int, ranks: int) -> bool:
 def test_bytes_of_switches_in_groups() -> None:
     """(I - 1) / I of M / N in inner groups of I ranks, (O - 1) / O in outer ones; and back."""
     shape = work(2, 16, 16)
-    dsp = load("dsp:inner=2")
+    plan = load("dsp:inner=2").on(shape, 8)
     M = shape.activation_bytes
     for before, after, groups in (
         ("width+height", "width+time", 2),
         ("width+time", "height+time", 4),
     ):
-        (hop,) = dsp.hops(shape, before, after, 8) or ()
-        mesh = Mesh.of(dsp.mesh(shape, 8))
+        (hop,) = plan.hops(before, after) or ()
         for each in (hop, hop.undone):
-            assert set(each.transfer(M, mesh).sent) == {Fraction(M * (groups - 1), 8 * groups)}
+            assert set(each.transfer(M, plan.mesh).sent) == {Fraction(M * (groups - 1), 8 * groups)}
 
 
 def test_thirty_thousand_ranks_are_planned_at_once() -> None:
@@ -117,20 +115,11 @@ def test_thirty_thousand_ranks_are_planned_at_once() -> None:
     assert time.process_time() - began_s < 5
 
 
-@pytest.fixture
-def anew() -> Iterator[None]:
-    """What may be sharded is worked out with the defect, and again behind it."""
-    two_axes.cache_clear()
-    yield
-    two_axes.cache_clear()
-
-
 def complaint() -> str:
     """What the gate says of a planted defect; blank: it got through."""
     return why_wrong(prove(work(2, 2, 8, positions="rotary"), load("dsp"), 4))
 
 
-@pytest.mark.usefixtures("anew")
 @pytest.mark.parametrize("turned", [(-1, 1), (1, -1)])
 def test_a_cut_is_that_of_other_ranks(
     monkeypatch: pytest.MonkeyPatch, turned: tuple[int, int]

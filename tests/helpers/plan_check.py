@@ -1,4 +1,4 @@
-"""Whether a layout sends as few bytes as any that its strategy might have chosen.
+"""Whether a plan sends as few bytes as any that its strategy might have chosen.
 
 A planner's mistake leaves every number right, and bytes as predicted, since they are predicted from
 the layout that it chose. So the least is found in another way than a planner's: forward through the
@@ -6,11 +6,13 @@ stack, from the transfers themselves. Options that a strategy chooses, as the si
 are held against all other values, by the bytes of whole steps.
 """
 
+from __future__ import annotations
+
 from dataclasses import fields
 from functools import cache
 from math import inf
 
-from spbench.strategies.base import Strategy, transfers_of
+from spbench.strategies.base import Plan, Strategy
 from spbench.workload.traffic import Move, waited_bytes
 from spbench.workload.workload import Workload
 
@@ -21,17 +23,24 @@ ROUNDING = 1e-9
 def why_not_cheapest(strategy: Strategy, workload: Workload, ranks: int) -> str | None:
     """A sentence with both numbers of bytes where a cheaper layout exists, or cheaper values of
     options that ``strategy``, as it was asked for, chose itself; or None."""
-    strategy, workload, ranks = strategy.in_a_group(workload, ranks)
-    chosen = strategy.settled(workload, ranks)
-    costly = _why_not_cheapest_layout(chosen, workload, ranks)
-    costly = costly or _why_not_cheapest_options(chosen, strategy, workload, ranks)
-    inside = (why_not_cheapest(*other) for other in strategy.others(workload, ranks))
-    return costly or next(filter(None, inside), None)
+    plan = strategy.on(workload, ranks)
+    costly = _why_not_cheapest_layout(plan)
+    for other in () if costly else strategy.alternatives(workload, ranks):
+        costly = costly or _why_dearer(plan, other)
+    return costly or _why_not_cheapest_inside(plan)
 
 
-def _why_not_cheapest_layout(strategy: Strategy, workload: Workload, ranks: int) -> str | None:
-    sent = waited_bytes(strategy.traffic(workload, ranks))
-    least = _least_bytes(strategy, workload, ranks)
+def _why_not_cheapest_inside(plan: Plan) -> str | None:
+    """The same of a strategy that exchanges in the plan's place."""
+    across = getattr(plan, "across", None) or getattr(plan, "joint", None)
+    if across is None:
+        return None
+    asked_for = getattr(plan.strategy, "other", across.strategy)
+    return why_not_cheapest(asked_for, across.workload, across.ranks)
+
+
+def _why_not_cheapest_layout(plan: Plan) -> str | None:
+    sent, least = waited_bytes(plan.traffic), _least_bytes(plan)
     if least is None or sent <= least * (1 + ROUNDING):
         return None
     return (
@@ -40,52 +49,45 @@ def _why_not_cheapest_layout(strategy: Strategy, workload: Workload, ranks: int)
     )
 
 
-def _why_not_cheapest_options(
-    chosen: Strategy, asked_for: Strategy, workload: Workload, ranks: int
-) -> str | None:
-    """Whether another way to write out what ``asked_for`` leaves open costs less."""
-    cost = _cost(chosen, workload, ranks)
-    for other in asked_for.alternatives(workload, ranks):
-        less = _cost(other, workload, ranks)
-        if cost > less * (1 + ROUNDING):
-            times = cost / less if less else inf
-            return (
-                f"{_apart(chosen, other)} was chosen, which costs {times:.2f} times as much as "
-                f"{_apart(other, chosen)}: {cost:,.0f} bytes in a step, where {less:,.0f} are "
-                "enough, weighed by how unevenly ranks attend"
-            )
-    return None
-
-
-def _cost(strategy: Strategy, workload: Workload, ranks: int) -> float:
-    sent = waited_bytes(strategy.traffic(workload, ranks))
-    return sent * strategy.unevenness(workload, ranks)
-
-
-def _apart(strategy: Strategy, other: Strategy) -> str:
-    """The options in which a strategy differs from another of its kind: ``ulysses=2``."""
-    return " ".join(
-        f"{field.name.replace('_', '-')}={getattr(strategy, field.name)}"
-        for field in fields(strategy)
-        if getattr(strategy, field.name) != getattr(other, field.name)
+def _why_dearer(chosen: Plan, other: Plan) -> str | None:
+    """Whether another way to write out what was left open costs less."""
+    if chosen.cost <= other.cost * (1 + ROUNDING):
+        return None
+    times = chosen.cost / other.cost if other.cost else inf
+    return (
+        f"{_apart(chosen, other)} was chosen, which costs {times:.2f} times as much as "
+        f"{_apart(other, chosen)}: {chosen.cost:,.0f} bytes in a step, where {other.cost:,.0f} are "
+        "enough, weighed by how unevenly ranks attend"
     )
 
 
-def _least_bytes(strategy: Strategy, workload: Workload, ranks: int) -> float | None:
-    """The fewest bytes over all layouts of the strategy's choices; None where it names none."""
-    choices = {each: strategy.choices(each, workload, ranks) for each in workload.kinds}
+def _apart(plan: Plan, other: Plan) -> str:
+    """The options in which a plan differs from another of its kind: ``ulysses=2``; or its axis."""
+    return (
+        " ".join(
+            f"{field.name.replace('_', '-')}={getattr(plan.strategy, field.name)}"
+            for field in fields(plan.strategy)
+            if getattr(plan.strategy, field.name) != getattr(other.strategy, field.name)
+        )
+        or f"the axis {plan.layout[0]}"
+    )
+
+
+def _least_bytes(plan: Plan) -> float | None:
+    """The fewest bytes over all layouts of the plan's choices; None where it names none."""
+    choices = {each: plan.choices(each) for each in plan.workload.kinds}
     if not all(choices.values()):
         return None
 
     @cache
     def cost(move: Move) -> float:
-        return waited_bytes(transfers_of(strategy, workload, ranks, move))
+        return waited_bytes(plan.transfers_of(move))
 
     @cache
     def can_switch(before: str, after: str) -> bool:
-        return strategy.hops(workload, before, after, ranks) is not None
+        return plan.hops(before, after) is not None
 
-    first, *others = workload.places
+    first, *others = plan.workload.places
     best = {axis: cost(Move(first, axis, axis)) for axis in choices[first.sublayer]}
     for place in others:
         best = {
@@ -93,7 +95,7 @@ def _least_bytes(strategy: Strategy, workload: Workload, ranks: int) -> float | 
                 (
                     so_far + cost(Move(place, before, axis))
                     for before, so_far in best.items()
-                    if before == axis or (strategy.switches and can_switch(before, axis))
+                    if before == axis or can_switch(before, axis)
                 ),
                 default=inf,
             )

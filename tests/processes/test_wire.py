@@ -126,7 +126,7 @@ def test_what_is_counted_right_passes(ranks: int) -> None:
         outcome, line = wire.verdict(by_rank)
         assert (outcome, by_rank[0].steps) == ("passed", 3), line
         assert sent_over_counted(by_rank) == pytest.approx(1.001, abs=1e-5)
-        traffic = load(strategy).traffic(find("axes-2d-uneven", "verify"), ranks)
+        traffic = load(strategy).on(find("axes-2d-uneven", "verify"), ranks).traffic
         counted = sum(one.counted_bytes for one in by_rank)
         assert counted == by_rank[0].steps * sum(sum(each.sent) for each in traffic)
 

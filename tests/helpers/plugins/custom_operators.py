@@ -15,8 +15,8 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
-from spbench.strategies.fixed_axis import FixedAxis
-from spbench.strategies.ulysses import Ulysses
+from spbench.strategies.fixed_axis import FixedAxis, FixedPlan
+from spbench.strategies.ulysses import Ulysses, UlyssesPlan
 from spbench.workload.block import Sublayer
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Traffic
@@ -53,26 +53,31 @@ def _sum(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
 whole.register_autograd(_sum, setup_context=_keep)
 
 
-@dataclass(frozen=True, kw_only=True)
-class Gathers(FixedAxis):
-    """One axis stays sharded, evenly; keys and values are gathered past ``comm``."""
+class GathersPlan(FixedPlan):
+    """Keys and values are gathered past ``comm``."""
 
-    def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
-        if workload.axes[axis] % ranks:
-            return f"{axis} does not divide by {ranks} ranks"
-        return super().why_not_along(axis, workload, ranks)
-
-    def sublayer_traffic(
-        self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
-    ) -> Traffic:
+    def sublayer_traffic(self, sublayer: Sublayer, axis: str) -> Traffic:
         return [], []
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
         if shard.dim in scores.dims and comm.size > 1:
-            k, v = self.gathered(k, v, shard.dim, comm)
+            assert isinstance(self.strategy, Gathers)
+            k, v = self.strategy.gathered(k, v, shard.dim, comm)
         return super().attend(q, k, v, scores, shard, comm)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Gathers(FixedAxis):
+    """One axis stays sharded, evenly."""
+
+    plan = GathersPlan
+
+    def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
+        if workload.axes[axis] % ranks:
+            return f"{axis} does not divide by {ranks} ranks"
+        return super().why_not_along(axis, workload, ranks)
 
     @abstractmethod
     def gathered(self, k: Tensor, v: Tensor, dim: int, comm: Collectives) -> tuple[Tensor, Tensor]:
@@ -94,10 +99,14 @@ class ByTorchsOperator(Gathers):
         return _context_parallel.flex_cp_allgather(k, v, dim, group.group_name)
 
 
-class OutsideTorch(Ulysses):
+class OutsideTorchPlan(UlyssesPlan):
     """What it does to queries, nobody can look into."""
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
         return super().attend(outside_torch(q), k, v, scores, shard, comm)
+
+
+class OutsideTorch(Ulysses):
+    plan = OutsideTorchPlan

@@ -14,25 +14,31 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, attend_whole
-from spbench.strategies.base import Layout, Strategy
+from spbench.strategies.base import Plan, Strategy
 from spbench.workload.sharding import Shard
 from spbench.workload.workload import Workload
 
 
-@dataclass(frozen=True, kw_only=True)
-class Faulty(Strategy):
-    """Runs alone; rank 1 has its fault in the first attention."""
-
-    def why_not(self, workload: Workload, ranks: int) -> str | None:
-        return None
-
-    def layout(self, workload: Workload, ranks: int) -> Layout:
-        return (next(iter(workload.axes)),) * len(workload.stack)
+class FaultyPlan(Plan):
+    """Rank 1 has the strategy's fault in the first attention."""
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
-        return self.fault(attend_whole(q, k, v, scores)) if comm.rank == 1 else q
+        assert isinstance(self.strategy, Faulty)
+        return self.strategy.fault(attend_whole(q, k, v, scores)) if comm.rank == 1 else q
+
+
+@dataclass(frozen=True, kw_only=True)
+class Faulty(Strategy):
+    """Runs alone."""
+
+    def why_not(self, workload: Workload, ranks: int) -> str | None:
+        return None
+
+    def on(self, workload: Workload, ranks: int) -> Plan:
+        layout = (next(iter(workload.axes)),) * len(workload.stack)
+        return FaultyPlan(strategy=self, workload=workload, ranks=ranks, layout=layout)
 
     @abstractmethod
     def fault(self, out: Tensor) -> Tensor: ...

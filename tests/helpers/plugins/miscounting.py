@@ -12,14 +12,13 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
-from spbench.strategies.ulysses import Ulysses
+from spbench.strategies.ulysses import Ulysses, UlyssesPlan
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Traffic, Transfer
-from spbench.workload.workload import Workload
 
 
-class Smuggles(Ulysses):
+class SmugglesPlan(UlyssesPlan):
     """Sums every q, and counts nothing of it."""
 
     def attend(
@@ -29,7 +28,11 @@ class Smuggles(Ulysses):
         return super().attend(q, k, v, scores, shard, comm)
 
 
-class Claims(Ulysses):
+class Smuggles(Ulysses):
+    plan = SmugglesPlan
+
+
+class ClaimsPlan(UlyssesPlan):
     """Predicts and counts a gather of every q that never happens."""
 
     def attend(
@@ -38,13 +41,15 @@ class Claims(Ulysses):
         comm.transport._count("all_gather", (comm.size - 1) * q.nbytes)
         return super().attend(q, k, v, scores, shard, comm)
 
-    def sublayer_traffic(
-        self, sublayer: Sublayer, workload: Workload, axis: str, ranks: int
-    ) -> Traffic:
-        forward, backward = super().sublayer_traffic(sublayer, workload, axis, ranks)
+    def sublayer_traffic(self, sublayer: Sublayer, axis: str) -> Traffic:
+        forward, backward = super().sublayer_traffic(sublayer, axis)
         if not isinstance(sublayer, Attention):
             return forward, backward
-        sizes = self.shard(workload, axis, ranks).sizes
-        whole = Fraction((ranks - 1) * workload.activation_bytes, sum(sizes))
+        sizes = self.shard(axis).sizes
+        whole = Fraction((self.ranks - 1) * self.workload.activation_bytes, sum(sizes))
         claimed = Transfer(op="all_gather", sent=tuple(whole * held for held in sizes))
         return [*forward, claimed], backward
+
+
+class Claims(Ulysses):
+    plan = ClaimsPlan

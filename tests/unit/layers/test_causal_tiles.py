@@ -71,7 +71,7 @@ def test_a_causal_ring_is_balanced(name: str, ranks: int) -> None:
     """The slowest rank's scores are within 5 % of the mean, and near half of the square."""
     work = find(name)
     (length,) = work.axes.values()
-    shard = load("rsa").shard(work, "sequence", ranks)  # type: ignore[attr-defined]
+    shard = load("rsa").on(work, ranks).shard("sequence")  # type: ignore[attr-defined]
     scores = []
     for rank in range(ranks):
         band = Band(shard=shard, rank=rank, dims=(1,), lengths=(length,), causal=True)
@@ -94,8 +94,8 @@ def test_what_is_lopsided_is_said() -> None:
     """Few positions a rank cannot be shared evenly; then the strategy says how unevenly."""
     rsa = load("rsa")
     few = with_settings(find("causal", "verify"), ["axes.sequence=12"])
-    assert "(zigzag); the busiest has 1.2" in rsa.notes(few, 8)
-    assert rsa.notes(find("gpt-7b"), 8).endswith("(zigzag)")
+    assert "(zigzag); the busiest has 1.2" in rsa.on(few, 8).notes
+    assert rsa.on(find("gpt-7b"), 8).notes.endswith("(zigzag)")
 
 
 @pytest.mark.parametrize("axes", ["{time: 30, space: 1600}", "{time: 33, h: 45, w: 80}"])

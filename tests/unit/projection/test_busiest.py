@@ -119,7 +119,7 @@ def test_one_rank_counts_where_all_are_alike(name: str) -> None:
     shape = find(name)
     for each in running(shape, 8):
         assert ranks_to_count(load(each).on(shape, 8))[0] == 0
-        if load(each).shard(shape, load(each).layout(shape, 8)[0], 8).is_even:
+        if load(each).on(shape, 8).shard(load(each).on(shape, 8).layout[0]).is_even:
             assert len(ranks_to_count(load(each).on(shape, 8))) == 1, each
 
 

@@ -307,7 +307,9 @@ def test_each_size_of_groups_is_weighed() -> None:
     workload = find("flux.1-dev")
     found = candidates(list(places()), workload, 8)
     assert names_of(found) == set(places())
-    meshes = {tuple(load(name).mesh(workload, 8).values()) for name in found if _runs(name)}
+    meshes = {
+        tuple(n for _, n in load(name).on(workload, 8).mesh.axes) for name in found if _runs(name)
+    }
     assert {(4, 2), (2, 4)} <= meshes
     assert list(variants(next(iter(places())), workload, 7)) == []  # 7 has no other divisors
 

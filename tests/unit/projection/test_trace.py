@@ -59,7 +59,7 @@ def test_few_blocks_tell_what_all_do(
     """Kernels and messages of the whole depth, extrapolated, are those of all blocks."""
     deep = workload(**fields)
     few = work(deep, load(strategy), 4)
-    assert FewBlocks.of(deep, load(strategy).layout(deep, 4)).reduced.blocks < deep.blocks
+    assert FewBlocks.of(deep, load(strategy).on(deep, 4).layout).reduced.blocks < deep.blocks
     monkeypatch.setattr(FewBlocks, "extrapolated", lambda *_: None)
     assert work(deep, load(strategy), 4) == few
 

@@ -9,7 +9,7 @@ from spbench.projection.dryrun import trace
 from spbench.strategies.registry import in_mesh, load, places
 from spbench.worker import step
 from spbench.workload.catalogue import find, with_settings
-from spbench.workload.mesh import CFG, CaseMesh, Mesh
+from spbench.workload.mesh import CFG, CaseMesh
 from spbench.workload.traffic import by_busiest, by_op, count
 from spbench.workload.workload import Workload
 
@@ -61,8 +61,8 @@ def test_what_is_timed_is_what_was_proved() -> None:
 def test_forward_sends_what_the_strategy_sends(strategy: str) -> None:
     """In forward a rank sends what it does where half of the branches are all of the workload."""
     work, alone = guided("mode=forward"), guided("mode=forward", "guidance=1")
-    sent = in_mesh(strategy, TWO).traffic(work, 8)
-    assert by_busiest(sent) == by_busiest(load(strategy).traffic(alone, 4))
+    sent = in_mesh(strategy, TWO).on(work, 8).traffic
+    assert by_busiest(sent) == by_busiest(load(strategy).on(alone, 4).traffic)
     assert CFG not in {transfer.axis for transfer in sent}
 
 
@@ -72,11 +72,11 @@ def test_gradients_are_summed_over_all_ranks(strategy: str) -> None:
     work = guided()
     sums = {
         x.axis: float(x.most)
-        for x in in_mesh(strategy, TWO).traffic(work, 4)
+        for x in in_mesh(strategy, TWO).on(work, 4).traffic
         if x.phase == "gradients"
     }
     assert [*sums] == (["all"] if strategy == "ulysses" else ["all", CFG])
-    inside = count(load(strategy).traffic(work, 2), 0)
+    inside = count(load(strategy).on(work, 2).traffic, 0)
     assert by_op(inside)["all_reduce"] < sum(sums.values())
 
 
@@ -92,12 +92,12 @@ def test_a_step_without_data_sends_as_much(strategy: str) -> None:
     meshed = in_mesh(strategy, TWO)
     traced = trace.work(guided("depth=1"), meshed, 4)
     assert [axis for axis, _ in traced.mesh] == [CFG, "sequence"]
-    assert traced.sent_bytes == sum(by_busiest(meshed.traffic(guided("depth=1"), 4)).values())
+    assert traced.sent_bytes == sum(by_busiest(meshed.on(guided("depth=1"), 4).traffic).values())
 
 
 def test_groups_are_outermost() -> None:
     """The ranks of a group are neighbours; the strategy's own groups lie inside of it."""
-    mesh = Mesh.of(in_mesh("usp:ulysses=2", TWO).mesh(guided(), 8))
+    mesh = in_mesh("usp:ulysses=2", TWO).on(guided(), 8).mesh
     assert str(mesh) == "cfg=2 ring=2 heads=2"
     assert mesh.groups("ring", "heads") == ((0, 1, 2, 3), (4, 5, 6, 7))
 

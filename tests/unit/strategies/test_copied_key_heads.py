@@ -28,7 +28,7 @@ def sent_forward(strategy: str, heads: int, key_heads: int, ranks: int) -> int:
             "mode": "forward",
         }
     )
-    return by_busiest(load(strategy).traffic(work, ranks))["forward"]
+    return by_busiest(load(strategy).on(work, ranks).traffic)["forward"]
 
 
 def by_formula(heads: int, key_heads: int, ranks: int, group: int) -> Fraction:

@@ -148,10 +148,10 @@ def test_never_a_byte_more_than_brute_force(case: tuple[Workload, int]) -> None:
     assume(dsp.why_not(work, ranks) is None)
     # Where no single axis is long enough two are sharded at once, which brute force leaves out.
     assume(all(allowed(sublayer, work, ranks) for sublayer in work.stack))
-    layout = dsp.layout(work, ranks)
+    layout = dsp.on(work, ranks).layout
     least, every = brute_force(work, ranks)
     assert every[layout] <= least * (1 + 1e-12)
-    counted = sum(max(t.sent) for t in dsp.traffic(work, ranks) if t.phase != "gradients")
+    counted = sum(max(t.sent) for t in dsp.on(work, ranks).traffic if t.phase != "gradients")
     assert float(counted) == pytest.approx(every[layout], rel=1e-12)
 
 
@@ -162,7 +162,7 @@ def switches(layout: tuple[str, ...]) -> int:
 def test_two_switches_a_layer_less_the_last() -> None:
     """time/space: one switch to each attention, none before the first, none after the last."""
     work = find("dsp-720m")
-    layout = load("dsp").layout(work, 8)
+    layout = load("dsp").on(work, 8).layout
     assert switches(layout) == 2 * work.depth - 1
     assert layout[:8] == ("time", "space", "space", "space") * 2
 
@@ -173,19 +173,19 @@ def test_three_axes_need_one_and_a_half_switches_a_round(name: str, rounds: int)
     """A round of K axes takes K/(K-1) switches."""
     work = find(name)
     axes = "{" + ", ".join(f"{axis}: 12" for axis in work.axes) + "}"
-    layout = load("dsp").layout(with_settings(work, [f"axes={axes}", f"depth={rounds}"]), 4)
+    layout = load("dsp").on(with_settings(work, [f"axes={axes}", f"depth={rounds}"]), 4).layout
     assert switches(layout) == 3 * rounds // 2 - 1
 
 
 def test_switches_come_as_late_as_they_can() -> None:
     """Sublayers that run on any shard stay on the one that the attention before them had."""
     work = find("open-sora-1.2-480p")
-    assert load("dsp").layout(work, 2)[:6] == ("time",) * 3 + ("space",) * 3
+    assert load("dsp").on(work, 2).layout[:6] == ("time",) * 3 + ("space",) * 3
 
 
 def test_short_axes_are_not_sharded() -> None:
     """With 16 ranks and 13 time steps the planner shards height and width alone."""
-    layout = load("dsp").layout(find("earthformer"), 16)
+    layout = load("dsp").on(find("earthformer"), 16).layout
     assert set(layout) == {"height", "width"}
 
 
@@ -212,8 +212,8 @@ def test_what_attends_to_all_axes_sends_least(case: tuple[Workload, int]) -> Non
     work, ranks = case
     assume(DSP().why_not(work, ranks) is None)
     each = [DSP(across=name) for name in EXCHANGES]
-    sent = [waited_bytes(x.traffic(work, ranks)) for x in each if not x.why_not(work, ranks)]
-    assert waited_bytes(DSP().traffic(work, ranks)) == pytest.approx(min(sent), rel=1e-9)
+    sent = [waited_bytes(x.on(work, ranks).traffic) for x in each if not x.why_not(work, ranks)]
+    assert waited_bytes(DSP().on(work, ranks).traffic) == pytest.approx(min(sent), rel=1e-9)
     assert why_not_cheapest(DSP(), work, ranks) is None
 
 
@@ -225,12 +225,12 @@ def test_what_attends_to_all_axes_depends_on_heads() -> None:
         ["block=[{attention: time}, {mlp: 2}, {attention: [time, height, width]}]", "kv_heads=8"],
     )
     chosen = {
-        settings: load("dsp").settled(with_settings(work, list(settings)), 4)
+        settings: load("dsp").on(with_settings(work, list(settings)), 4).strategy
         for settings in ((), ("kv_heads=1", "heads=16"), ("heads=2", "kv_heads=2"))
     }
     assert [each.across for each in chosen.values()] == ["ulysses", "ring", "usp"]
     masked = find("mixed", "verify")
-    assert load("dsp").settled(masked, 4).across == "ulysses"
+    assert load("dsp").on(masked, 4).strategy.across == "ulysses"
     why = load("dsp:across=ring").why_not(masked, 4)
     assert why is not None and "early and a late chunk of time" in why
 
@@ -239,12 +239,12 @@ def test_joint_attention_among_others_shares_its_heads() -> None:
     """A mixed stack runs: axial sublayers by switching, the joint one by heads, and says so."""
     work, dsp = find("mixed", "verify"), load("dsp")
     assert dsp.why_not(work, 4) is None
-    assert dsp.notes(work, 4).endswith("it goes by ulysses, which sends the fewest bytes")
-    assert not dsp.notes(find("dsp-720m"), 4)
-    layout = dsp.layout(work, 4)
+    assert dsp.on(work, 4).notes.endswith("it goes by ulysses, which sends the fewest bytes")
+    assert not dsp.on(find("dsp-720m"), 4).notes
+    layout = dsp.on(work, 4).layout
     for sublayer, axis in zip(work.stack, layout, strict=True):
         joint = isinstance(sublayer, Attention) and len(sublayer.axes) == len(work.axes)
-        sent = dsp.sublayer_traffic(sublayer, work, axis, 4)[0]
+        sent = dsp.on(work, 4).sublayer_traffic(sublayer, axis)[0]
         assert bool(sent) == joint
         assert joint or axis not in sublayer.attended
     why = dsp.why_not(work.model_copy(update={"heads": 2, "kv_heads": 2}), 4)
@@ -257,4 +257,4 @@ def test_timesformer_on_eight_ranks() -> None:
     work = find("timesformer")
     for name in BUILT_IN:
         assert load(name).why_not(work, 8) is None
-    assert set(load("dsp").layout(work, 8)) == {"time", "space"}
+    assert set(load("dsp").on(work, 8).layout) == {"time", "space"}

@@ -27,4 +27,4 @@ from spbench.workload.catalogue import find
 def test_queries_that_stay_are_many_in_a_row(strategy: str, axis: str) -> None:
     """Of 64 times and 4,096 places both cost the same bytes. A kernel's tile has 64 queries: of
     eight times a ring's step on an H200 took twice as long as of 512 places."""
-    assert set(load(strategy).layout(find("dsp-720m"), 8)) == {axis}
+    assert set(load(strategy).on(find("dsp-720m"), 8).layout) == {axis}

@@ -8,7 +8,7 @@ import pytest
 
 from spbench.strategies.registry import in_mesh, load
 from spbench.workload.catalogue import find
-from spbench.workload.mesh import CaseMesh
+from spbench.workload.mesh import CaseMesh, Mesh
 from spbench.workload.traffic import waited_bytes
 from spbench.workload.workload import Workload
 
@@ -38,7 +38,7 @@ def sent(name: str, shape: Workload, ranks: int) -> float:
     strategy = load(name)
     if strategy.misfit(shape) or strategy.why_not(shape, ranks):
         return float("inf")
-    return waited_bytes(strategy.traffic(shape, ranks))
+    return waited_bytes(strategy.on(shape, ranks).traffic)
 
 
 def rows_of(ranks: int) -> list[int]:
@@ -70,15 +70,17 @@ def test_few_key_heads_are_gathered_rather_than_queries() -> None:
     """Two key heads of eight on two ranks: a row a rank sends a quarter of what a column a rank
     does, as many bytes as a gather of keys and values."""
     shape = SHAPES["two key heads"]
-    assert load("attention-2d").mesh(shape, 2) == {"rows": 2, "columns": 1}
+    assert load("attention-2d").on(shape, 2).mesh == Mesh.of({"rows": 2, "columns": 1})
     assert sent("attention-2d:rows=1", shape, 2) / sent("attention-2d", shape, 2) > 4
     assert sent("attention-2d", shape, 2) == sent("kv-gather", shape, 2)
 
 
 def test_as_square_as_can_be_where_keys_are_as_many() -> None:
     """A square of ranks that is one stays so."""
-    assert load("attention-2d").mesh(find("dsp-720m"), 16) == {"rows": 4, "columns": 4}
-    assert load("attention-2d:rows=2").mesh(find("dsp-720m"), 16) == {"rows": 2, "columns": 8}
+    assert load("attention-2d").on(find("dsp-720m"), 16).mesh == Mesh.of({"rows": 4, "columns": 4})
+    assert load("attention-2d:rows=2").on(find("dsp-720m"), 16).mesh == Mesh.of(
+        {"rows": 2, "columns": 8}
+    )
 
 
 @pytest.mark.parametrize(
@@ -92,6 +94,6 @@ def test_as_square_as_can_be_where_keys_are_as_many() -> None:
 def test_what_was_chosen_is_written_out(name: str, option: str) -> None:
     """A reduced workload is then proved with the same groups."""
     shape = SHAPES["all keys"]
-    assert load(name).settled(shape, 8) == load(option)
+    assert load(name).on(shape, 8).strategy == load(option)
     guided = shape.model_copy(update={"guidance": 2})
-    assert in_mesh(name, CaseMesh(cfg=2)).settled(guided, 16).own == load(option)  # type: ignore[attr-defined]
+    assert in_mesh(name, CaseMesh(cfg=2)).on(guided, 16).strategy.own == load(option)  # type: ignore[attr-defined]

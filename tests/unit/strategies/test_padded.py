@@ -6,6 +6,7 @@ import pytest
 from helpers.run_on_threads import verify_on_threads
 from torch import Tensor
 
+from spbench.layers import heads as shared_out
 from spbench.layers.attention import Scores, attend_whole
 from spbench.strategies.registry import load
 from spbench.workload.catalogue import find, with_settings
@@ -42,7 +43,7 @@ def test_bytes_are_those_of_the_padded_heads(strategy: str, ranks: int) -> None:
     """14 heads on 4 ranks cost what 16 heads of the same size cost."""
     plain = strategy.replace(":padded", "")
     sent = {
-        (name, heads): by_busiest(load(name).traffic(work, ranks))["forward"]
+        (name, heads): by_busiest(load(name).on(work, ranks).traffic)["forward"]
         for name in (strategy, plain)
         for heads, work in ((14, wan()), (16, wan("heads=16", "hidden=64")))
     }
@@ -57,7 +58,7 @@ def test_each_rank_computes_as_many_heads(monkeypatch: pytest.MonkeyPatch) -> No
         heads.append(q.shape[-2])
         return attend_whole(q, k, v, scores)
 
-    monkeypatch.setattr(heads, "attend_whole", seen)
+    monkeypatch.setattr(shared_out, "attend_whole", seen)
     by_strategy = {}
     for strategy in ("ulysses", "ulysses:padded"):
         heads.clear()
@@ -68,8 +69,8 @@ def test_each_rank_computes_as_many_heads(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_price_is_named() -> None:
     """A note says how many heads are computed; nothing where heads divide."""
-    assert load("ulysses:padded").notes(wan(), 4) == (
+    assert load("ulysses:padded").on(wan(), 4).notes == (
         "14 heads are padded to 16, 1.14 times the work of attention"
     )
-    assert load("usp:padded:ulysses=4").notes(wan(), 8).startswith("14 heads are padded to 16")
-    assert load("ulysses:padded").notes(wan(), 7) == load("ulysses").notes(wan(), 4) == ""
+    assert load("usp:padded:ulysses=4").on(wan(), 8).notes.startswith("14 heads are padded to 16")
+    assert load("ulysses:padded").on(wan(), 7).notes == load("ulysses").on(wan(), 4).notes == ""

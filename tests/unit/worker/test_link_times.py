@@ -68,7 +68,7 @@ def test_every_transfer_sends_what_the_strategy_sends(
         transfer
         for name in places()
         if load(name).why_not(work, ranks) is None
-        for transfer in load(name).traffic(work, ranks)
+        for transfer in load(name).on(work, ranks).traffic
         if any(transfer.sent)
     ]
     assert {transfer.op for transfer in predicted} >= {"all_to_all", "all_gather", "p2p"}

@@ -65,10 +65,10 @@ def test_an_axis_that_is_named_stays() -> None:
     for axis in AXES:
         named = load(f"ulysses:shard-axis={axis}")
         assert named.flattened(work) == work
-        assert named.layout(named.flattened(work), 2) == (axis, axis)
+        assert named.on(named.flattened(work), 2).layout == (axis, axis)
     every = load("ring:shard-axis=time x height x width")
     assert every.declines(work, 200) is None
-    assert every.layout(every.flattened(work), 200)[0] == "time x height x width"
+    assert every.on(every.flattened(work), 200).layout[0] == "time x height x width"
     assert load("usp:shard-axis=depth").declines(work, 2) == (
         "there is no axis 'depth' to shard; shard-axis may be auto, time x height x width, time, "
         "height, width"
@@ -97,7 +97,7 @@ def test_dsp_switches_between_an_axis_and_the_rest_in_a_row() -> None:
     work = joint(["height", "width"], ["time"], axes={"time": 42, "height": 6, "width": 7})
     dsp = load("dsp")
     assert dsp.declines(work, 42) is None
-    assert dsp.layout(dsp.flattened(work), 42)[:2] == ("time", "height x width")
+    assert dsp.on(dsp.flattened(work), 42).layout[:2] == ("time", "height x width")
 
 
 def test_a_case_is_named_by_the_axes_of_the_model() -> None:

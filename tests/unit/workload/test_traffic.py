@@ -42,7 +42,7 @@ def one_layer(ranks: int, **settings: object) -> Workload:
 
 
 def sent(strategy: str, work: Workload, ranks: int) -> dict[str, int]:
-    return by_phase(count(load(strategy).traffic(work, ranks), 0))
+    return by_phase(count(load(strategy).on(work, ranks).traffic, 0))
 
 
 HUGE = {
@@ -71,7 +71,7 @@ def test_huge_numbers_are_planned_at_once(what: str, strategy: str) -> None:
 def test_the_busiest_rank_is_found_among_all(strategy: str, ranks: int) -> None:
     """Looking at each kind of rank once gives what looking at every rank does."""
     work = find("axes-2d-uneven", "verify")
-    traffic = load(strategy).traffic(work, ranks)
+    traffic = load(strategy).on(work, ranks).traffic
     each = [by_phase(count(traffic, rank)) for rank in range(ranks)]
     assert by_busiest(traffic) == {phase: max(sent[phase] for sent in each) for phase in PHASES}
     every = [sum(transfer.sent[rank] for transfer in traffic) for rank in range(ranks)]

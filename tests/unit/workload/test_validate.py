@@ -137,8 +137,8 @@ def without_validation(workload: Workload, strategy: Strategy, ranks: int) -> st
 
 def a_rank_idles(workload: Workload, strategy: Strategy, ranks: int) -> bool:
     """Whether a rank holds no position, or no column of weights that are cut."""
-    axes = set(strategy.layout(workload, ranks))
-    held = [strategy.shard(workload, axis, ranks).sizes for axis in axes]
+    axes = set(strategy.on(workload, ranks).layout)
+    held = [strategy.on(workload, ranks).shard(axis).sizes for axis in axes]
     if strategy.cuts_weights:
         held += [shard_sizes(workload.columns(mlp), ranks) for mlp in workload.mlps]
     return any(0 in sizes for sizes in held)
@@ -146,9 +146,9 @@ def a_rank_idles(workload: Workload, strategy: Strategy, ranks: int) -> bool:
 
 def is_ulysses(workload: Workload, strategy: Strategy, ranks: int) -> bool:
     """Whether it sends what Ulysses sends, to the byte, and so compares nothing."""
-    (axis,) = set(strategy.layout(workload, ranks))
+    (axis,) = set(strategy.on(workload, ranks).layout)
     other = load(f"ulysses:shard-axis={axis}")
-    return strategy.traffic(workload, ranks) == other.traffic(workload, ranks)
+    return strategy.on(workload, ranks).traffic == other.on(workload, ranks).traffic
 
 
 def work_of_rank(job: Job, group: Group) -> str:
