@@ -1,5 +1,7 @@
 """``spbench compare``: the strategies of a run side by side, or one run against another."""
 
+from __future__ import annotations
+
 from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
@@ -11,17 +13,29 @@ from spbench.analysis.compare import MARGIN
 from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.compare_strategies import compare_strategies
 from spbench.analysis.findings import Margins
+from spbench.analysis.history import Series, histories
 from spbench.analysis.launches import cases_of
 from spbench.analysis.verdict import judged
-from spbench.cli import completion, options
-from spbench.cli.help_page import HelpPage
-from spbench.errors import CANNOT_JUDGE, DONE, Failure
+from spbench.cli import help, options
+from spbench.cli.help import HelpPage
+from spbench.errors import CANNOT_JUDGE, DONE, Failure, writing
 from spbench.report import markdown
 from spbench.report.markdown import changes_part, strategies_part
-from spbench.report.run_table import show_findings
+from spbench.report.run_table import show_findings, show_histories
 from spbench.report.strategy_table import show_comparison
-from spbench.report.tables import print_data
-from spbench.results.find_run import find_run, not_there_yet, read_latest, reference_of, way_on
+from spbench.report.tables import print_data, print_json, print_paths
+from spbench.results.find_run import (
+    RESULTS,
+    capacities_beside,
+    drawn_beside,
+    find_run,
+    kept_rows,
+    not_there_yet,
+    read_latest,
+    reference_of,
+    select_rows,
+    way_on,
+)
 from spbench.results.run_json import folder_of_run
 from spbench.text import counted
 
@@ -30,7 +44,7 @@ MOST_RUNS = 2
 
 @click.command("compare", cls=HelpPage)
 @click.argument(
-    "runs", nargs=-1, metavar="[RUN] [OTHER]", type=options.PATH, shell_complete=completion.runs
+    "runs", nargs=-1, metavar="[RUN] [OTHER]", type=options.PATH, shell_complete=help.runs
 )
 @click.option(
     "--reference",
@@ -47,7 +61,7 @@ MOST_RUNS = 2
 @options.json_option
 @click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown on stdout.")
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV on stdout.")
-def command(
+def compare_command(
     runs: Sequence[Path],
     reference: str | None,
     margin: float,
@@ -124,3 +138,108 @@ def _against(
         click.echo(hint, err=True)
         return CANNOT_JUDGE
     return DONE
+
+
+# ``spbench report``: a run as one page of HTML.
+
+ENDINGS = (".html", ".htm")
+
+
+@click.command("report", cls=HelpPage)
+@options.run_argument
+@click.option(
+    "--out",
+    type=options.PATH,
+    metavar="FILE",
+    help="The page.  [default: RUN/report.html; of a baseline "
+    f"{RESULTS}/baseline-NAME/report.html]",
+)
+@options.drawing_options
+def report_command(
+    run: Path | None,
+    out: Path | None,
+    workloads: Sequence[str],
+    strategies: Sequence[str],
+    gpus: str | None,
+    page: int,
+    baselines: Path,
+    as_json: bool,
+) -> None:
+    """Write RUN as one page of HTML that needs nothing else, to be opened, sent or printed.
+
+    RUN is a results directory, a CSV file, baseline:NAME, or by default the latest run. The page
+    has the answer in words, tables that sort and filter, every figure, how and where it was
+    measured, each case that failed and why, and the command that repeats it. Prints its path.
+    """
+    path = find_run(run, baselines)
+    if out is not None and out.suffix.lower() not in ENDINGS:
+        raise Failure(f"--out {out}: the report is HTML; name a file that ends in {ENDINGS[0]}")
+    whole = read_latest(path)
+    chosen = workloads, strategies, [gpus] if gpus else []
+    frame, (capacities, unread) = select_rows(whole, *chosen), capacities_beside(path, chosen)
+    from spbench.report.page.run_page import html_of_run
+
+    for remark in unread:
+        click.echo(remark, err=True)
+    file = out or drawn_beside(path, "report.html", baselines)
+    try:
+        text = html_of_run(path, whole, frame, capacities, page)
+    except ValueError as error:
+        raise Failure(str(error)) from None
+    with writing(file):
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text, encoding="utf-8")
+    print_paths([file], as_json=as_json)
+
+
+# ``spbench history``: a case over commits, and the first one where it got worse.
+
+
+@click.command("history", cls=HelpPage)
+@options.filter_options
+@options.percent_option("--margin", f"{MARGIN:.0%}", "Times that differ by less count as the same.")
+@click.option(
+    "--out", type=options.PATH, default=RESULTS / "history", help="Folder of the picture."
+)
+@options.baselines_option
+@options.json_option
+def history_command(
+    workloads: Sequence[str],
+    strategies: Sequence[str],
+    gpus: str | None,
+    margin: float,
+    out: Path,
+    baselines: Path,
+    as_json: bool,
+) -> None:
+    """Show cases over commits, of all runs that are kept, and the first bad commit of each.
+
+    Runs are those under results/ and results/archive/, and the baselines. Commits are ordered by
+    their dates in git, others by their first launch. Each is compared with the one before it, on
+    the same hardware and libraries alone; it is the first bad one if it is worse and all later
+    ones are worse, too. Writes a picture as PNG and SVG.
+    """
+    rows = kept_rows(baselines)
+    if rows.empty:
+        raise Failure(f"no runs under {RESULTS}/ or {baselines}/ yet; start one with 'spbench run'")
+    chosen = select_rows(rows, workloads, strategies, [gpus] if gpus else [])
+    series = histories(chosen, Margins(time=margin))
+    if as_json:
+        print_json([asdict(each) for each in series])
+        return
+    show_histories(series)
+    for file in _drawn(series, out):
+        click.echo(file)
+
+
+def _drawn(series: Sequence[Series], folder: Path) -> list[Path]:
+    """The picture's files; none where no case was timed."""
+    from spbench.report.plots.figure import save
+    from spbench.report.plots.kinds import history_sheet
+
+    sheet = history_sheet(series)
+    if not sheet.panels:
+        return []
+    with writing(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        return save(sheet, folder / "history")

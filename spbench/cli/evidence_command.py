@@ -9,8 +9,8 @@ from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.compare_strategies import compare_strategies
 from spbench.analysis.findings import Margins
 from spbench.analysis.verdict import judged
-from spbench.cli import completion, options
-from spbench.cli.help_page import HelpPage
+from spbench.cli import help, options
+from spbench.cli.help import HelpPage
 from spbench.cli.selection import repeated_flags
 from spbench.report.markdown import block_of_changes, block_of_run, changes_in_words
 from spbench.results.find_run import find_run, read_latest, reference_of
@@ -19,12 +19,12 @@ from spbench.text import quoted
 
 
 @click.command("evidence", cls=HelpPage)
-@click.argument("run", type=options.PATH, shell_complete=completion.runs)
-@click.argument("base", required=False, type=options.PATH, shell_complete=completion.runs)
+@click.argument("run", type=options.PATH, shell_complete=help.runs)
+@click.argument("base", required=False, type=options.PATH, shell_complete=help.runs)
 @options.percent_option("--margin", f"{MARGIN:.0%}", "Times that differ by less count as the same.")
 @options.baselines_option
 @click.pass_context
-def command(
+def evidence_command(
     ctx: click.Context, /, run: Path, base: Path | None, margin: float, baselines: Path
 ) -> None:
     """Print RUN, or RUN against BASE, as Markdown for a pull request.

@@ -1,5 +1,7 @@
 """``spbench list``: strategies, workloads, sweeps, clusters or runs."""
 
+from __future__ import annotations
+
 import textwrap
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -10,19 +12,26 @@ import click
 import pandas
 
 from spbench.cli import options
-from spbench.cli.help_page import HelpPage
-from spbench.errors import ResultsError, or_none
+from spbench.cli.help import HelpPage
+from spbench.cli.selection import choose_workload, rank_counts
+from spbench.errors import Failure, ResultsError, or_none, writing
 from spbench.projection.costmodel import hardware
 from spbench.report import units
+from spbench.report.block_diagram import Picture, show
 from spbench.report.fit_width import Grid
+from spbench.report.progress import loading_torch
 from spbench.report.tables import console, print_json, show_fitting
 from spbench.results.find_run import RESULTS, not_there_yet
 from spbench.results.run_json import case_of, read_run
 from spbench.results.runs_csv import frame_of, latest, read_runs
+from spbench.strategies.describe import lanes
 from spbench.strategies.registry import SUMMARIES, expand_names, places
-from spbench.workload.catalogue import find
-from spbench.workload.config_names import names
+from spbench.text import quoted
+from spbench.workload.case import MAX_RANKS
+from spbench.workload.catalogue import find, load_text
+from spbench.workload.config_names import configs, names
 from spbench.workload.flops import parameters, step_flops
+from spbench.workload.mesh import CaseMesh
 from spbench.workload.sweeps import load_sweep
 
 WORDS = {
@@ -59,7 +68,7 @@ LUXURY = 2
 @click.command("list", cls=HelpPage)
 @click.argument("what", type=click.Choice(list(WORDS)))
 @options.json_option
-def command(what: str, as_json: bool) -> None:
+def list_command(what: str, as_json: bool) -> None:
     """List strategies, workloads, sweeps, clusters to project to, or runs."""
     rows = rows_of(what)
     if as_json:
@@ -180,3 +189,82 @@ def _run(run: Path, rows: pandas.DataFrame) -> dict[str, Any]:
         "launches": int((frame["status"] != "interrupted").sum()) + not_there_yet(run, frame),
         "started": min(filter(None, rows["started_utc"]), default=""),
     }
+
+
+# ``spbench show``: one block of a workload as a picture, a lane for each strategy.
+
+
+@click.command("show", cls=HelpPage)
+@options.workload_argument
+@options.strategy_option
+@click.option(
+    "-g",
+    "--gpus",
+    "ranks",
+    default="8",
+    metavar="N[,N...]",
+    help="Numbers of ranks, a picture for each; no process is started.",
+)
+@options.mesh_option
+@options.settings_option
+@options.json_option
+def show_command(
+    workload: str,
+    strategies: Sequence[str],
+    ranks: str,
+    meshes: Sequence[CaseMesh],
+    settings: Sequence[str],
+    as_json: bool,
+) -> None:
+    """Draw one block of WORKLOAD, a name of the catalogue or a YAML file.
+
+    For each strategy the axis that is sharded while each sublayer runs, and the bytes that
+    the busiest rank sends. Nothing is run.
+    """
+    work, names = choose_workload(workload, settings), options.strategies_of(strategies)
+    counts = rank_counts(ranks)
+    if max(counts) > MAX_RANKS:
+        raise Failure(f"--gpus {max(counts)}: too many for one group; use 1 to {MAX_RANKS}")
+    with loading_torch():
+        drawn = {
+            count: [lane for mesh in meshes for lane in lanes(work, names, count, mesh)]
+            for count in counts
+        }
+    pictures = [Picture(workload=work, ranks=count, lanes=drawn[count]) for count in counts]
+    if as_json:
+        data = [picture.as_data() for picture in pictures]
+        print_json(data if len(data) > 1 else data[0])
+        return
+    for place, picture in enumerate(pictures):
+        if place:
+            click.echo()
+        show(picture)
+
+
+# ``spbench init``: a workload to fill in.
+
+NAME = "my-model"
+"""Name of the workload in the template, and the default."""
+
+
+@click.command("init", cls=HelpPage)
+@click.argument("name", default=NAME)
+def init_command(name: str) -> None:
+    """Write NAME.yaml, a workload with a comment at each key, to fill in.
+
+    It can be run as it is. A file that exists is never overwritten.
+    """
+    file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
+    text = (configs() / "template.yaml").read_text(encoding="utf-8")
+    text = text.replace(f"{NAME}.yaml", str(file)).replace(f"name: {NAME}", f"name: {file.stem}")
+    load_text(text, str(file))  # a name that no workload may have is refused
+    with writing(file):
+        try:
+            file.parent.mkdir(parents=True, exist_ok=True)
+            with file.open("x", encoding="utf-8") as opened:
+                opened.write(text)
+        except FileExistsError:
+            raise Failure(
+                f"{file} exists; give another name, as in 'spbench init my-model-2'"
+            ) from None
+    click.echo(f"{file} is written; look at it with: {quoted('spbench', 'show', file, '-g', 2)}")

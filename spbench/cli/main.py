@@ -17,7 +17,7 @@ import click
 
 from spbench import __version__
 from spbench.cli import error_handling
-from spbench.cli.completion import stand_in
+from spbench.cli.help import stand_in
 from spbench.errors import DONE, ENDINGS, INTERRUPTED, READER_GONE, UNFIT, Failure
 from spbench.text import did_you_mean
 
@@ -41,8 +41,28 @@ COMMANDS = {
     "list": "List strategies, workloads, sweeps, clusters or runs.",
     "doctor": "Check whether this machine is fit, and what to do if not.",
 }
+FAMILIES = {
+    "resume": "run",
+    "report": "compare",
+    "history": "compare",
+    "baseline": "check",
+    "recommend": "project",
+    "capacity": "project",
+    "calibrate": "machine",
+    "doctor": "machine",
+    "show": "list",
+    "init": "list",
+}
+"""Whose file a command stands in, where that is not its own: one file a family of commands."""
 GARBAGE = 20_000, 20, 20
 """Objects made before Python looks for garbage, by generation: 10,000 rows are many, all in use."""
+
+
+def command_of(name: str) -> click.Command:
+    """The command of this name, from the file of its family."""
+    module = import_module(f"spbench.cli.{FAMILIES.get(name, name)}_command")
+    command: click.Command = getattr(module, f"{name}_command")
+    return command
 
 
 class Commands(click.Group):
@@ -55,7 +75,7 @@ class Commands(click.Group):
         if cmd_name not in COMMANDS:
             return None
         gc.set_threshold(*GARBAGE)
-        command: click.Command = import_module(f"spbench.cli.{cmd_name}_command").command
+        command = command_of(cmd_name)
         gc.freeze()  # what was imported stays: looking for garbage there takes a tenth of a command
         command.short_help = COMMANDS[cmd_name]
         return command

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from spbench.cli import options
-from spbench.cli.help_page import HelpPage
+from spbench.cli.help import HelpPage
 from spbench.errors import Failure, writing
 from spbench.report.tables import print_paths
 from spbench.results.capacities import has_capacities
@@ -60,7 +60,7 @@ CAPACITY = ["capacity"]
     "--format", "formats", default="png,svg", show_default=True, help="Of png, svg and pdf."
 )
 @options.drawing_options
-def command(
+def plot_command(
     run: Path | None,
     out: Path | None,
     kinds: Sequence[str],

@@ -1,22 +1,24 @@
 """``spbench run``: prove, count and time strategies on a workload."""
 
+from __future__ import annotations
+
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import click
 
 from spbench.cli import options
-from spbench.cli.cluster_options import nodes_options
-from spbench.cli.help_page import HelpPage
-from spbench.cli.option_types import Count, Positive
-from spbench.cli.selection import request_of, selection_options
+from spbench.cli.help import HelpPage
+from spbench.cli.options import Count, Positive
+from spbench.cli.selection import cluster_of, nodes_options, request_of, selection_options
 from spbench.errors import DONE, SOME_FAILED
 from spbench.report.dry_run import show_plan
 from spbench.report.progress import loading_torch
 from spbench.report.tables import print_json
-from spbench.results.find_run import reference_of
+from spbench.results.find_run import find_run, reference_of
 from spbench.sweep.devices import (
     Forecast,
     forecast,
@@ -28,9 +30,10 @@ from spbench.sweep.devices import (
 from spbench.sweep.plan import cells
 from spbench.sweep.request import Request
 from spbench.sweep.run import Finished, run
-from spbench.sweep.run_folder import folder_for
+from spbench.sweep.run import run as run_cells
+from spbench.sweep.run_folder import folder_for, resumed
 from spbench.text import GIVE_OTHERS, counted
-from spbench.worker.fault_injection import announce_fault
+from spbench.worker.fault_injection import announce_fault, planted_fault
 from spbench.workload.case import Cell
 from spbench.workload.sweeps import LAUNCHES, MAX_LAUNCHES
 
@@ -66,7 +69,7 @@ from spbench.workload.sweeps import LAUNCHES, MAX_LAUNCHES
 @click.option("--dry-run", is_flag=True, help="Only show the cells, their bytes, work and memory.")
 @options.json_option
 @click.pass_context
-def command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -> int:
+def run_command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -> int:
     """Prove, count and time strategies on a workload.
 
     Each strategy is first compared with one device: output, input gradient, every weight
@@ -141,3 +144,44 @@ def exit_code(finished: Finished) -> int:
         click.echo(f"nothing was measured: every case was left out; {GIVE_OTHERS}", err=True)
         return SOME_FAILED
     return SOME_FAILED if finished.unfinished else DONE
+
+
+# ``spbench resume``: do what a run has left to do.
+
+OWN = "[default: the run's]"
+
+
+@click.command("resume", cls=HelpPage)
+@options.run_argument
+@options.duration_option("--timeout", None, f"Deadline of one launch.  {OWN}")
+@options.duration_option(
+    "--hang-after", None, f"Give up a launch after this long without progress.  {OWN}"
+)
+@options.duration_option("--max-time", None, f"Deadline of all launches together.  {OWN}")
+@nodes_options
+@click.option("-v", "--verbose", is_flag=True, help="Show the seconds of each phase of a launch.")
+@options.json_option
+def resume_command(
+    run: Path | None,
+    timeout: float | None,
+    hang_after: float | None,
+    max_time: float | None,
+    verbose: bool,
+    as_json: bool,
+    **place: Any,
+) -> int:
+    """Do what RUN has left to do, as its run.json says; without RUN, the latest.
+
+    The same workloads, strategies, ranks, launches and deadlines, into the same folder. What has
+    a good row is not measured again.
+    """
+    cluster = cluster_of(**place)
+    with loading_torch(verbose=verbose):
+        request, cells = resumed(find_run(run), cluster)
+    given = {"launch_s": timeout, "hang_s": hang_after, "sweep_s": max_time}
+    limits = {name: limit for name, limit in given.items() if limit is not None}
+    fault = planted_fault()
+    announce_fault(fault, cells)
+    deadlines = replace(request.deadlines, **limits)
+    request = replace(request, deadlines=deadlines, fault=fault, verbose=verbose)
+    return show_finished(run_cells(request, cells), as_json=as_json)

@@ -6,7 +6,7 @@ from dataclasses import asdict
 import click
 
 from spbench.cli import options
-from spbench.cli.help_page import HelpPage
+from spbench.cli.help import HelpPage
 from spbench.cli.selection import choose_workload, parse_ranks
 from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.launch.launcher import Deadlines
@@ -48,7 +48,7 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
 @options.hang_option
 @options.device_option
 @options.json_option
-def command(
+def verify_command(
     strategies: Sequence[str],
     gpus: str | None,
     meshes: Sequence[CaseMesh],

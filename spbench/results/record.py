@@ -266,7 +266,10 @@ class Record:
     ] = ""
     turns: Annotated[
         int | None,
-        Column("Turns taken behind the other launch of a check; blank: the launch ran alone."),
+        Column(
+            "Of rows from before December 2026: turns that steps of a check took behind those of "
+            "its other launch."
+        ),
     ] = None
     attention_kernel: Annotated[
         str,

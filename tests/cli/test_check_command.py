@@ -18,7 +18,7 @@ from helpers.example_rows import CASE, rows
 from helpers.kept_runs import SENT, STEPS, kept, side, spbench
 
 from spbench.cli.main import cli
-from spbench.cli.option_types import percent
+from spbench.cli.options import percent
 from spbench.errors import CANNOT_JUDGE, DONE, REGRESSION, UNFIT, USAGE
 from spbench.report import tables
 from spbench.results.record import Record

@@ -12,7 +12,7 @@ import pytest
 from click.shell_completion import ShellComplete
 from helpers.command_line import spbench
 
-from spbench.cli.help_page import EXAMPLES, HelpPage
+from spbench.cli.help import EXAMPLES, HelpPage
 from spbench.cli.main import COMMANDS, cli
 from spbench.strategies.registry import BUILT_IN
 

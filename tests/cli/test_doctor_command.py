@@ -14,7 +14,7 @@ from helpers.command_line import spbench
 from helpers.machines import CPU_BUILD, CUDA_BUILD, fake_nvml
 from helpers.terminal import STYLED, Terminal
 
-from spbench.cli import doctor_command
+from spbench.cli import machine_command
 from spbench.comm.nccl_gloo import available_backends
 from spbench.doctor import examine as examining
 from spbench.doctor import torch_probe
@@ -233,28 +233,28 @@ def test_its_exit_code(
 ) -> None:
     """The exit code is 6 if a check failed and 0 otherwise; --json prints the diagnoses as data."""
     found = [Diagnosis("torch", "so", "do", status=status)]
-    monkeypatch.setattr(doctor_command, "examine", lambda *_: found)
-    assert doctor_command.command.main(["--json"], standalone_mode=False) == code
+    monkeypatch.setattr(machine_command, "examine", lambda *_: found)
+    assert machine_command.doctor_command.main(["--json"], standalone_mode=False) == code
     (one,) = json.loads(capsys.readouterr().out)
     assert one == {"check": "torch", "status": status, "found": "so", "remedy": "do"}
-    assert doctor_command.command.main([], standalone_mode=False) == code
+    assert machine_command.doctor_command.main([], standalone_mode=False) == code
 
 
 def test_what_it_refuses(monkeypatch: pytest.MonkeyPatch) -> None:
     """More ranks than GPUs, and a start under torchrun, are refused before any check."""
-    monkeypatch.setattr(doctor_command, "read_nvml", lambda _: read_nvml(fake_nvml()))
+    monkeypatch.setattr(machine_command, "read_nvml", lambda _: read_nvml(fake_nvml()))
     monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
     with pytest.raises(
         Failure, match="this machine has 3 GPUs; use 1 to 3, or --device cpu"
     ) as caught:
-        doctor_command.command.main(["-g", "8"], standalone_mode=False)
+        machine_command.doctor_command.main(["-g", "8"], standalone_mode=False)
     assert caught.value.code == USAGE
     with pytest.raises(click.BadParameter, match="0 is not in the range"):
-        doctor_command.command.main(["-g", "0"], standalone_mode=False)
+        machine_command.doctor_command.main(["-g", "0"], standalone_mode=False)
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     with pytest.raises(Failure, match="call it without torchrun"):
-        doctor_command.command.main([], standalone_mode=False)
+        machine_command.doctor_command.main([], standalone_mode=False)
 
 
 FOUND = [

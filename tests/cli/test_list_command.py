@@ -27,7 +27,7 @@ def listed(monkeypatch: pytest.MonkeyPatch, what: str, columns: int) -> str:
     monkeypatch.setenv("COLUMNS", str(columns))
     stream = Terminal()
     monkeypatch.setattr(list_command, "console", lambda: tables.console(stream))
-    list_command.command.main([what], standalone_mode=False)
+    list_command.list_command.main([what], standalone_mode=False)
     return STYLED.sub("", stream.getvalue())
 
 

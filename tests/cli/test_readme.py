@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import re
 import shlex
-from importlib import import_module
 from pathlib import Path
 
 import click
@@ -15,6 +14,7 @@ from helpers.command_line import record, spbench
 from helpers.examples import ALL
 from helpers.spbench_process import SMALL
 
+from spbench.cli.main import command_of
 from spbench.results.store import Store
 from spbench.strategies.registry import BUILT_IN, expand_names
 from spbench.workload.block import SUBLAYERS, Frozen
@@ -67,8 +67,7 @@ since each has tests of its own on a small workload."""
 def test_checks_of_the_docs_are_well_formed(command: str) -> None:
     """Every flag that they give is one of the command's, and its value is one that it takes."""
     _, name, *words = shlex.split(command)
-    module = import_module(f"spbench.cli.{name}_command")
-    found: click.Command = module.command
+    found = command_of(name)
     if isinstance(found, click.Group):
         found = found.commands[words.pop(0)]
     assert found.make_context(name, words).params

@@ -45,7 +45,7 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[GateCheck]:
 
 def test_all_is_every_strategy_in_the_forms_that_people_run(asked: list[GateCheck]) -> None:
     """Every flag, sizes of groups, guidance in groups of ranks; an optimizer; the fused adaLN."""
-    CliRunner().invoke(verify_command.command, ["-s", "all", "--gpus", "2"])
+    CliRunner().invoke(verify_command.verify_command, ["-s", "all", "--gpus", "2"])
     proved = {check.name for check in asked}
     assert {*places(), *RUN_BY_PEOPLE} < proved
     assert {f"{name} cfg=2" for name in (*places(), *RUN_BY_PEOPLE)} < proved
@@ -59,10 +59,12 @@ def test_all_is_every_strategy_in_the_forms_that_people_run(asked: list[GateChec
 
 def test_names_are_proved_as_they_are_given(asked: list[GateCheck]) -> None:
     """Who asks for one strategy, or for a workload, gets no others."""
-    CliRunner().invoke(verify_command.command, ["-s", "ulysses", "--gpus", "2"])
+    CliRunner().invoke(verify_command.verify_command, ["-s", "ulysses", "--gpus", "2"])
     assert {check.name for check in asked} == {"ulysses"}
     asked.clear()
-    CliRunner().invoke(verify_command.command, ["-s", "all", "--gpus", "2", "-w", "latte-1-small"])
+    CliRunner().invoke(
+        verify_command.verify_command, ["-s", "all", "--gpus", "2", "-w", "latte-1-small"]
+    )
     assert {check.name for check in asked} == {*places()}
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from spbench.cli.cluster_options import cluster_of, first_host
+from spbench.cli.selection import cluster_of, first_host
 from spbench.errors import USAGE, Failure
 from spbench.launch.cluster import (
     Cluster,

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import time
-from importlib import import_module
 from pathlib import Path
 
 import pytest
 import torch
 
+from spbench.cli.main import command_of
 from spbench.errors import USAGE, Failure
 from spbench.worker.fault_injection import VARIABLE, Fault, check_hits
 from spbench.workload.case import COUNTED, Case, Kind
@@ -142,7 +142,7 @@ def test_commands_refuse_a_fault_that_would_not_show(
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv(VARIABLE, value)
     name, *flags = words
-    command = import_module(f"spbench.cli.{name}_command").command
+    command = command_of(name)
     selection = ["-w", "earthformer-small", "-s", "dsp"] if name in ("run", "check") else []
     with pytest.raises(Failure) as caught:
         command.main([*flags, *selection, "--device", "cpu"], standalone_mode=False)
