@@ -88,7 +88,7 @@ EXAMPLES = {
         "recommend flux.1-dev -c l20-pcie -g 8 --set mode=forward",
         "recommend my-model.yaml -c results/clusters/here.yaml -g 4",
     ),
-    "project": ("project dsp-720m --cluster hgx-h100 -g 8,16", "project --against"),
+    "project": ("project dsp-720m --cluster hgx-h100 -g 8,16",),
     "capacity": ("capacity dsp-720m -s dsp,ulysses -g 8 --memory 80GB",),
     "calibrate": (
         "calibrate here -g 1,2,4",

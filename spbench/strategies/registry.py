@@ -16,7 +16,6 @@ from typing import TYPE_CHECKING, Any, cast
 
 from spbench.errors import Failure
 from spbench.text import did_you_mean, first_line
-from spbench.workload.yaml_file import short
 
 if TYPE_CHECKING:
     from spbench.strategies.base import Strategy
@@ -147,6 +146,8 @@ def places() -> dict[str, str]:
 
 def check_name(text: str) -> None:
     """Raises UnknownStrategyError unless the name before the options is known. Loads nothing."""
+    from spbench.workload.yaml_file import short  # its pydantic stays out of completion
+
     name = text.split(":", maxsplit=1)[0]
     known = list(BUILT_IN if name in BUILT_IN else places())  # plug-ins are looked for on disk
     if name not in known:
