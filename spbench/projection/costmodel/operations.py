@@ -254,7 +254,9 @@ class DeviceRates:
     compiled: bool = False
     """Whether passes are a compiler's own kernels, not torch's."""
 
-    priced: dict[Kernel, KernelCost] = field(default_factory=dict, compare=False, repr=False)
+    priced: dict[Kernel, KernelCost] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
     """Kernels that were asked for before: a step launches the same one many times."""
 
     def cost(self, kernel: Kernel) -> KernelCost:

@@ -49,7 +49,7 @@ def measured(
         clock = clock_of(transport.rank)
         group = ThreadGroup(transport.rank, meetings)
         observer = Observer(times=PhaseTimes(lambda: next(clock)))
-        return measuring.measure(case, load(case.strategy), group, observer)
+        return measuring.measure(case, load(case.strategy).on(TINY, ranks), group, observer)
 
     return run_rank_threads(ranks, rank_main)
 

@@ -131,7 +131,8 @@ def test_an_optimizer_that_skips_a_parameter(
     )  # keeps one device's answer
     monkeypatch.setattr(step, "adamw", wrong)
     complaint = caught(strategy, 2, f"dtype={dtype}")
-    cuts = left_out != "cut" or load(strategy).cuts_weights
+    plan = load(strategy).on(shape("axes-2d", *BLOCKS, f"dtype={dtype}"), 2)
+    cuts = left_out != "cut" or plan.cuts_weights
     assert ("after 2 updates differs" in complaint) == cuts
 
 
@@ -175,7 +176,7 @@ def measured(strategy: str, ranks: int, *settings: str) -> list[dict[str, Any]]:
 
     def rank_main(transport: ThreadTransport) -> dict[str, Any]:
         group = ThreadGroup(transport.rank, meetings)
-        return measuring.measure(case, load(strategy), group, Observer())
+        return measuring.measure(case, load(strategy).on(work, ranks), group, Observer())
 
     return run_rank_threads(ranks, rank_main)
 
@@ -188,7 +189,7 @@ def counted(strategy: str, ranks: int, *settings: str) -> Iterator[tuple[int, in
     with_it = measured(strategy, ranks, *settings)
     without = measured(strategy, ranks, *settings, "optimizer=none")
     work = shape("axes-2d", *LARGE, *settings)
-    held, parts = parameters(work), ranks if load(strategy).cuts_weights else 1
+    held, parts = parameters(work), ranks if load(strategy).on(work, ranks).cuts_weights else 1
     each = 2 * DTYPE_BYTES[work.dtype] * (held.replicated + held.cuttable / parts)
     for fields, plain in zip(with_it, without, strict=True):
         assert plain["optimizer_bytes"] is None
