@@ -34,7 +34,7 @@ WHATS: Mapping[str, str] = {
 }
 """Kinds of constants, and their names in a sentence."""
 BESIDE = 0.8
-"""Where products take twice as long, launches and sockets take two to this power: decision 0050."""
+"""Where products take twice as long, launches and sockets take two to this power: decision 0044."""
 LAUNCHES = ("launch_us", "compiled_launch_us", "operation_us")
 Part = TypeVar("Part", Cluster, OnRanks)
 

@@ -46,7 +46,7 @@ from spbench.workload.workload import Workload
 GB = 1e9
 HIDES = 0.3
 """Part of a kernel's time in which a message moves on a CPU, whose cores move it and compute: until
-steps tell. Single kernels hid 0.14 to 0.36 of theirs (docs/decisions/0044, 0051)."""
+steps tell. Single kernels hid 0.14 to 0.36 of theirs (docs/decisions/0044)."""
 START = (1.0, HIDES, 1.0, *[1.0] * len(OPS))
 LOWEST, HIGHEST = (0.2, 0.0, 0.05, *[0.2] * len(OPS)), (5.0, 1.0, 1.0, *[5.0] * len(OPS))
 """Numbers that are fitted to whole steps, in the order of ``in_company``'s arguments."""
