@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from spbench.layers.dispatch_modes import WatchingMode
-from spbench.projection.microbench.timed_calls import timed_calls
 from spbench.projection.dryrun.meta_ops import kernel_of
+from spbench.projection.microbench.timed_calls import timed_calls
 from spbench.strategies.registry import load
 from spbench.worker.kernel_calls import repeated_call
 from spbench.workload.catalogue import find, with_settings
