@@ -390,7 +390,7 @@ def test_one_extra_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_strategy_that_does_not_communicate(monkeypatch: pytest.MonkeyPatch) -> None:
     """Attention over one's own shard only: cheap, plausible, wrong."""
     monkeypatch.setattr(
-        ulysses.Ulysses,
+        ulysses.UlyssesPlan,
         "attend",
         lambda self, q, k, v, scores, shard, comm: attend_whole(q, k, v, scores),
     )

@@ -44,7 +44,7 @@ from spbench.workload.workload import Workload
 
 AXES = ("time", "height", "width")
 NO_AXIS = "room"
-NO_EXCHANGE = "raises UnknownStrategyError"
+NO_EXCHANGE = "raises ValueError"
 """Without an axis to shard beside it, no exchange of a joint attention can be planned."""
 CPU = torch.device("cpu")
 
@@ -139,7 +139,7 @@ def a_rank_idles(workload: Workload, strategy: Strategy, ranks: int) -> bool:
     """Whether a rank holds no position, or no column of weights that are cut."""
     axes = set(strategy.on(workload, ranks).layout)
     held = [strategy.on(workload, ranks).shard(axis).sizes for axis in axes]
-    if strategy.cuts_weights:
+    if strategy.on(workload, ranks).cuts_weights:
         held += [shard_sizes(workload.columns(mlp), ranks) for mlp in workload.mlps]
     return any(0 in sizes for sizes in held)
 
