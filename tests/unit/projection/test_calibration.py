@@ -646,9 +646,12 @@ def test_one_step_is_of_smaller_groups(
     monkeypatch.setattr(timed_calls, "places", lambda: BUILT_IN)
     chosen = [find(name) for name in names or calibration_plan.WORKLOADS]
     steps = [*calibration_plan._steps(chosen, ranks, "cpu", math.inf)]
-    meshes = [
-        [n for _, n in load(each.strategy).on(each.workload, ranks).mesh.axes] for each in steps
+    strategies = [load(each.strategy) for each in steps]
+    plans = [
+        strategy.on(strategy.flattened(step.workload), ranks)
+        for strategy, step in zip(strategies, steps, strict=True)
     ]
+    meshes = [[n for _, n in plan.mesh.axes] for plan in plans]
     assert any(sum(size > 1 for size in sizes) > 1 for sizes in meshes)
 
 

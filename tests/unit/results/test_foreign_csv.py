@@ -106,7 +106,9 @@ def test_a_form_that_is_not_read_has_a_sentence(tmp_path: Path, how: str) -> Non
     rows = read(tmp_path, content)
     assert sentence in remarks_of(rows)
     assert records_of(rows) == [one for one in RUN if one in records_of(rows)]
-    assert len(records_of(rows)) + rows_left_out(rows) >= len(RUN)
+    # A header whose cells are divided otherwise is no header: it is left out as a line, too.
+    lines = len(RUN) + (1 if how in ("semicolons", "tabs") else 0)
+    assert len(records_of(rows)) + rows_left_out(rows) == lines
     if how != "decimal commas":
         with pytest.raises(ResultsError, match=r"; move it away, or use another --out"):
             Store(tmp_path).__enter__()
