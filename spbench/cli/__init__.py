@@ -1,1 +1,1 @@
-"""One thin file a command: flags, one call, an exit code."""
+"""One file a family of commands: flags, one call, an exit code."""
