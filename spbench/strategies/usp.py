@@ -9,6 +9,7 @@ Across groups, ranks with the same heads attend as in a ring, a K/V gather or At
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
@@ -24,6 +25,7 @@ from spbench.layers.heads import (
     attend_by_heads,
     of_first,
     share_heads,
+    traffic_by_heads,
     traffic_in_groups,
 )
 from spbench.strategies import refusals
@@ -31,8 +33,8 @@ from spbench.strategies.fixed_axis import AUTO, FixedAxis, FixedPlan, padding_in
 from spbench.strategies.registry import ACROSS, exchange
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.mesh import Mesh
-from spbench.workload.sharding import Shard
-from spbench.workload.traffic import Traffic
+from spbench.workload.sharding import Shard, shard_sizes
+from spbench.workload.traffic import Traffic, in_a_step, waited_bytes
 from spbench.workload.workload import Workload
 
 
@@ -59,6 +61,28 @@ class USPPlan(FixedPlan):
         padded = all_heads(self.workload, self.size, self.strategy.padded)
         most = share_heads(padded.heads, padded.key_heads, self.size).queries[0]
         return most * self.size / self.workload.heads  # 5 heads on 2 ranks: 3 where 2.5 is the mean
+
+    @property
+    def least_cost(self) -> float:
+        """At most ``cost``, from a step of the first group of ranks, without a look at the others.
+
+        A transfer waits for its busiest rank, which sends no less than those of the first group do.
+        """
+        padded = all_heads(self.workload, self.size, self.strategy.padded)
+        total = 0.0
+        for place, times in Counter(self.workload.places).items():
+            attention = place.sublayer
+            if not isinstance(attention, Attention) or self.axis not in attention.attended:
+                continue
+            # Text is shared out by itself: what a rank has of both is not as even as the sum.
+            first = shard_sizes(self.across.held(self.axis)[0], self.size)
+            held = self.held(self.axis)[: self.size] if self.workload.text else first
+            (there, out), (back, home) = traffic_by_heads(attention, padded, self.axis, held)
+            forward, backward = self.across.sublayer_traffic(attention, self.axis)
+            own = [there, *forward, out], [back, *backward, home]
+            sent = in_a_step(self.workload, place, own, ([], []), self.ends_in_transfer)
+            total += times * waited_bytes(sent)
+        return total * self.unevenness
 
     def shard(self, axis: str) -> Shard:
         return self.across.shard(axis).split(self.size)
@@ -157,15 +181,37 @@ class USP(FixedAxis):
         """Groups of every size that it can run in, the largest first."""
         if self.ulysses != AUTO:
             return self._with_rows(workload, ranks).on_each_axis(workload, ranks)
-        fit = (each for each in self._sizes(ranks) if each.why_not(workload, ranks) is None)
-        return [each.on(workload, ranks) for each in fit]
+        return [sized.on_cheapest_axis(workload, ranks) for sized in self._fitting(workload, ranks)]
 
     def on(self, workload: Workload, ranks: int) -> FixedPlan:
         """Groups for the fewest bytes of a step, times the unevenness of heads; of several such the
         largest. Heads that do not divide cost a rank more time than any link gives back."""
-        if self.ulysses == AUTO:
-            return min(self.alternatives(workload, ranks), key=lambda plan: plan.cost)
-        return self._with_rows(workload, ranks).on_cheapest_axis(workload, ranks)
+        if self.ulysses != AUTO:
+            return self._with_rows(workload, ranks).on_cheapest_axis(workload, ranks)
+        fitting = self._fitting(workload, ranks)
+        least = [
+            min(
+                sized.along(axis, workload, ranks).least_cost
+                for axis in sized.axes(workload, ranks)
+            )
+            for sized in fitting
+        ]
+        # Sizes that cost least at best come first: then most of 30,000 ranks' 50 sizes need no look
+        # at all ranks. The number of a size decides between equals: the largest comes first there.
+        by_least = sorted(range(len(fitting)), key=least.__getitem__)
+        costs: dict[int, float] = {}
+        plans: dict[int, FixedPlan] = {}
+        for number in by_least:
+            if costs and least[number] > min(costs.values()):
+                break
+            plans[number] = fitting[number].on_cheapest_axis(workload, ranks)
+            costs[number] = plans[number].cost
+        return plans[min(costs, key=lambda number: (costs[number], number))]
+
+    def _fitting(self, workload: Workload, ranks: int) -> list[USP]:
+        """With groups of each size that it can run in, and their rows, the largest first."""
+        fit = (sized for sized in self._sizes(ranks) if sized.why_not(workload, ranks) is None)
+        return [sized._with_rows(workload, ranks) for sized in fit]
 
     def _with_rows(self, workload: Workload, ranks: int) -> USP:
         """With the rows that the strategy across groups has for the heads of a group's first."""

@@ -17,7 +17,7 @@ from spbench.strategies.base import Plan
 from spbench.strategies.dsp import DSP
 from spbench.strategies.registry import load, places
 from spbench.strategies.ulysses import Ulysses
-from spbench.strategies.usp import USP
+from spbench.strategies.usp import USP, USPPlan
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.config_names import names
 from spbench.workload.traffic import waited_bytes
@@ -50,6 +50,18 @@ def test_what_is_chosen_is_one_of_the_alternatives(strategy: str) -> None:
         alternatives = [plan.strategy for plan in asked_for.alternatives(shape, 6)]
         assert chosen in alternatives, shape.name
         assert [each.on(shape, 6).strategy for each in alternatives] == alternatives
+
+
+@pytest.mark.parametrize("across", ["ring", "kv-gather", "attention-2d"])
+def test_no_groups_cost_less_than_their_bound(across: str) -> None:
+    """Sizes of groups are left out by it, so that a bound too high would hide the cheapest."""
+    asked_for = load(f"usp:across={across}")
+    fitting = [shape for shape in SHAPES if asked_for.declines(shape, 6) is None]
+    plans = [plan for shape in fitting for plan in asked_for.alternatives(shape, 6)]
+    assert len(plans) > len(fitting) > 5
+    for plan in plans:
+        assert isinstance(plan, USPPlan)
+        assert plan.least_cost <= plan.cost, (plan.workload.name, plan.size)
 
 
 @pytest.fixture

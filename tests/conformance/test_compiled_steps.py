@@ -92,9 +92,9 @@ def test_transfers_in_compiled_code_are_counted(
     monkeypatch: pytest.MonkeyPatch, graphs: CountedGraphs
 ) -> None:
     """A whole attention is compiled, transfers in it: what is sent is what is predicted."""
-    right = ulysses.Ulysses.attend
+    right = ulysses.UlyssesPlan.attend
     monkeypatch.setattr(
-        ulysses.Ulysses, "attend", torch.compile(right, backend=graphs, dynamic=False)
+        ulysses.UlyssesPlan, "attend", torch.compile(right, backend=graphs, dynamic=False)
     )
     samples = run_on_threads(shape(), "ulysses", 2)
     assert complaint(samples) == ""

@@ -31,7 +31,9 @@ def check(folder: Path, *words: str, **environ: str) -> subprocess.CompletedProc
     )
 
 
-CALL = "            return attend_by_heads(q, k, v, scores, shard, comm, pads=self.padded)\n"
+CALL = (
+    "            return attend_by_heads(q, k, v, scores, shard, comm, pads=self.strategy.padded)\n"
+)
 HEADS = "Shard.even(q.dim() - 2, q.shape[-2], comm.size)"
 EDITED = (CALL, f"            comm.switch(q, before=shard, after={HEADS})\n{CALL}")
 """An edit that sends the queries once more."""

@@ -80,7 +80,7 @@ def test_a_line_through_published_steps(part: Any) -> None:
 
 
 def test_the_page_judges_by_the_whiskers_that_its_figure_has(part: Any) -> None:
-    """As many points lie inside as ``spbench plot`` draws inside of a projected row's interval."""
+    """As many points lie inside as inside of the intervals of projected rows."""
     figure = part("paper_facts").facts("dsp")["figure"]
     cluster, inside = find_cluster(figure["cluster"]), 0
     settings = f"axes.space={figure['space']}"
@@ -90,8 +90,12 @@ def test_the_page_judges_by_the_whiskers_that_its_figure_has(part: Any) -> None:
             record = row_of(row, Mode(), run_id="a run", started_utc="now")
             (line,) = lines_of([record])
             assert line.step_ms is not None
-            assert line.published is not None
-            published_ms = 1e3 * work.tokens / line.published.value
+            (samples_per_s,) = (
+                point["dsp"]
+                for point in figure["points"]
+                if (point["frames"], point["ranks"]) == (frames, line.ranks)
+            )
+            published_ms = 1e3 * work.batch / samples_per_s
             inside += line.step_ms.low <= published_ms <= line.step_ms.high
     text = " ".join(PAGE.read_text(encoding="utf-8").split())
     assert f"{inside} of {len(figure['points'])} published points lie inside the interval" in text
