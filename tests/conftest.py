@@ -30,6 +30,11 @@ LONGEST = (
 """Folders whose files compute longest: begun last, one of them would be waited for in the end."""
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """The switch of ``helpers/golden.py``."""
+    parser.addoption("--rewrite-golden", action="store_true", help="keep texts as they are now")
+
+
 def pytest_configure(config: pytest.Config) -> None:
     """Fixtures come in where tests run."""
     only_hands_out = getattr(config.option, "dist", "no") != "no" and not hasattr(

@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 import torch
+from helpers.golden import _sections, golden
 from helpers.made_up_work import work_is_made_up
 from helpers.repository import repository
 from helpers.shared_launcher import shared_agent, warm_launcher
@@ -21,7 +22,7 @@ from spbench.comm import threaded
 from spbench.workload import catalogue
 from spbench.workload.config_names import configs
 
-__all__ = ["repository", "shared_agent", "warm_launcher", "work_is_made_up"]
+__all__ = ["_sections", "golden", "repository", "shared_agent", "warm_launcher", "work_is_made_up"]
 
 settings.register_profile("spbench", deadline=None, derandomize=True)
 settings.load_profile("spbench")
