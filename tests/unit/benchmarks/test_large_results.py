@@ -8,6 +8,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from helpers.golden import Golden
 from helpers.in_process import inside
 from helpers.plotted_runs import page as page_of
 from helpers.stored_rows import stored
@@ -73,10 +74,12 @@ def test_several_processes_draw_what_one_does(large: ModuleType, tmp_path: Path)
         assert one.read_bytes() == other.read_bytes()
 
 
-def test_a_sheet_that_cannot_be_written_is_said(large: ModuleType, tmp_path: Path) -> None:
+def test_a_sheet_that_cannot_be_written_is_said(
+    large: ModuleType, tmp_path: Path, golden: Golden
+) -> None:
     """Whichever process drew it: one sentence, exit 6."""
     large.write(tmp_path, islice(large.rows(), 80))
     (tmp_path / "plots" / "memory.png").mkdir(parents=True)
     done = inside("plot", str(tmp_path), "--kind", "memory")
     assert done.code == UNFIT
-    assert done.err == f"Error: cannot write to {tmp_path / 'plots'}: Is a directory\n"
+    golden(done.err)

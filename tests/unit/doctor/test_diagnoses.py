@@ -11,6 +11,7 @@ from typing import NoReturn
 
 import pynvml
 import pytest
+from helpers.golden import Golden
 from helpers.machines import CPU_BUILD, CUDA_BUILD, GIB, fake_nvml
 
 from spbench.doctor import machine_checks as checks
@@ -267,7 +268,7 @@ def test_gpus_that_are_held_down() -> None:
     check(checks.gpu_clocks(here), "warn", "GPU 2: thermal slowdown", "cool")
 
 
-def test_how_gpus_are_joined() -> None:
+def test_how_gpus_are_joined(golden: Golden) -> None:
     """A path between sockets is a warning, and the remedy names GPUs without one."""
     here = seen("A", "A", "A", "A")
     linked = dict.fromkeys(combinations(range(4), 2), NVLINK)
@@ -276,7 +277,7 @@ def test_how_gpus_are_joined() -> None:
     apart = dict.fromkeys(((0, 1), (0, 3), (1, 2), (2, 3)), BETWEEN_SOCKETS)
     diagnosis = checks.gpu_links(halves | apart, here)
     check(diagnosis, "warn", "between sockets (SYS): 4 pairs, one PCIe switch (PIX): 2 pairs")
-    assert "CUDA_VISIBLE_DEVICES=0,2 avoids paths between sockets" in diagnosis.remedy
+    golden(diagnosis.remedy)
     check(checks.gpu_links(halves | apart, [here[1], here[3]]), "ok", "(PIX): 1 pair")
     lonely = checks.gpu_links(apart, [here[0], here[1]])
     assert (lonely.status, "avoids" in lonely.remedy) == ("warn", False)
@@ -327,19 +328,19 @@ def test_folders() -> None:
     check(checks.folder("temporary", closed), "fail", "cannot write to /data", "TMPDIR")
 
 
-def test_a_folder_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_tried(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
     """The trial file is removed again; a folder that cannot be written says why."""
     space = checks.space(tmp_path)
     assert (space.why_not, 0 < space.free_bytes <= space.total_bytes) == ("", True)
     assert list(tmp_path.iterdir()) == []
-    assert checks.space(tmp_path / "nowhere").why_not == "No such file or directory"
+    golden(checks.space(tmp_path / "nowhere").why_not)
     assert checks.space(None).folder == tempfile.gettempdir()
 
     def none() -> NoReturn:
         raise FileNotFoundError(2, "No usable temporary directory found")
 
     monkeypatch.setattr(tempfile, "gettempdir", none)
-    assert checks.space(None).why_not == "No usable temporary directory found"
+    golden(checks.space(None).why_not, "second")
 
 
 def test_variables_are_told() -> None:

@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 from helpers.capacity_lines import capacity_line
+from helpers.golden import Golden
 
 from spbench.errors import CannotWriteError, ResultsError
 from spbench.results.capacities import FILE, read_capacities, write_capacities
@@ -44,7 +45,8 @@ def test_a_damaged_file_is_refused(tmp_path: Path, text: str, said: str) -> None
         read_capacities(tmp_path)
 
 
-def test_a_file_in_place_of_the_folder_cannot_be_written_to(tmp_path: Path) -> None:
+def test_a_file_in_place_of_the_folder_cannot_be_written_to(tmp_path: Path, golden: Golden) -> None:
     (tmp_path / "file").write_text("")
-    with pytest.raises(CannotWriteError, match="cannot write to"):
+    with pytest.raises(CannotWriteError) as refused:
         write_capacities([capacity_line("dsp", 2, 10)], tmp_path / "file" / "inside")
+    golden(refused.value)

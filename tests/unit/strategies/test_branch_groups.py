@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+from helpers.golden import Golden
 from helpers.run_on_threads import complaint, run_on_threads, verify_on_threads
 
 from spbench.projection.dryrun import trace
@@ -95,10 +96,10 @@ def test_a_step_without_data_sends_as_much(strategy: str) -> None:
     assert traced.sent_bytes == sum(by_busiest(meshed.on(guided("depth=1"), 4).traffic).values())
 
 
-def test_groups_are_outermost() -> None:
+def test_groups_are_outermost(golden: Golden) -> None:
     """The ranks of a group are neighbours; the strategy's own groups lie inside of it."""
     mesh = in_mesh("usp:ulysses=2", TWO).on(guided(), 8).mesh
-    assert str(mesh) == "cfg=2 ring=2 heads=2"
+    golden(str(mesh))
     assert mesh.groups("ring", "heads") == ((0, 1, 2, 3), (4, 5, 6, 7))
 
 

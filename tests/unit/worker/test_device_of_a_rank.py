@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from helpers.golden import Golden
 
 from spbench.errors import USAGE, Failure
 from spbench.worker import rank_process
@@ -43,7 +44,7 @@ def test_a_gpu_for_each_rank(
     ("local_rank", "visible", "seen"), [(2, 2, "2 GPUs"), (7, 4, "4 GPUs"), (0, 0, "no GPU")]
 )
 def test_a_rank_without_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, local_rank: int, visible: int, seen: str
+    monkeypatch: pytest.MonkeyPatch, local_rank: int, visible: int, seen: str, golden: Golden
 ) -> None:
     """The message has the variable, how many GPUs there are, and what works."""
     with pytest.raises(Failure) as refused:
@@ -51,4 +52,4 @@ def test_a_rank_without_a_gpu(
     assert refused.value.code == USAGE
     said = str(refused.value)
     assert said.startswith(f"LOCAL_RANK={local_rank}, and this rank sees {seen}; ")
-    assert "srun --gpus-per-task=1" in said
+    golden(said)

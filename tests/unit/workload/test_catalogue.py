@@ -199,7 +199,7 @@ def test_attention_is_as_wide_as_claimed(name: str, width: int) -> None:
     """The source says both widths, and the small form keeps the ratio of them."""
     large, small = find(name), find(f"{name}-small")
     assert large.attention_width == width
-    assert f"{width} wide, where hidden is {large.hidden}" in large.source
+    assert f"{width} wide" in large.source and f"hidden is {large.hidden}" in large.source
     assert small.attention_width * large.hidden == width * small.hidden
 
 

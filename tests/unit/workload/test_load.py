@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from helpers.examples import examples
+from helpers.golden import Golden
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
 
@@ -191,18 +192,18 @@ def test_a_mistake_is_said_with_file_and_line(
     assert len(message) < len(str(path)) + 400
 
 
-def test_a_file_that_is_not_utf8_names_the_line(tmp_path: Path) -> None:
+def test_a_file_that_is_not_utf8_names_the_line(tmp_path: Path, golden: Golden) -> None:
     """Latin-1 in the third line is reported with that line."""
     path = written(tmp_path, changed("a test", "Käse").encode("latin-1"))
-    assert refused(path) == f"{path}:3: not UTF-8 text"
+    golden(refused(path))
 
 
-def test_paths_without_a_workload(tmp_path: Path) -> None:
+def test_paths_without_a_workload(tmp_path: Path, golden: Golden) -> None:
     """A folder, a missing file, an impossible name and an endless file are errors with the path."""
-    assert refused(tmp_path) == f"{tmp_path}:1: is a folder; a workload is a YAML file"
-    assert refused(Path("no\0.yaml")) == "'no\\x00.yaml': not the name of a file"
-    assert refused(Path("no\ud800.yaml")) == "'no\\ud800.yaml': not the name of a file"
-    assert refused(tmp_path / "no.yaml") == f"{tmp_path}/no.yaml: No such file or directory"
+    golden(refused(tmp_path))
+    golden(refused(Path("no\0.yaml")), "second")
+    golden(refused(Path("no\ud800.yaml")), "third")
+    golden(refused(tmp_path / "no.yaml"), "fourth")
     (tmp_path / "my-model.yaml").touch()
     said = f"{tmp_path}/my-modle.yaml: No such file or directory. Did you mean 'my-model.yaml'?"
     assert refused(tmp_path / "my-modle.yaml") == said
@@ -210,10 +211,10 @@ def test_paths_without_a_workload(tmp_path: Path) -> None:
     assert refused(endless).startswith(f"{endless}:1: too large")
 
 
-def test_a_huge_file_is_not_parsed(tmp_path: Path) -> None:
+def test_a_huge_file_is_not_parsed(tmp_path: Path, golden: Golden) -> None:
     """One byte more than the limit is refused before any parsing."""
     path = written(tmp_path, b"#" * (MAX_BYTES + 1))
-    assert f"{path}:1: too large; a workload is at most {MAX_BYTES} bytes" in refused(path)
+    golden(refused(path))
     assert load_file(written(tmp_path, VALID.encode() + b"#" * 10_000)).name == "made-up"
 
 
@@ -314,12 +315,12 @@ def test_numbers_that_are_read_in_one_way() -> None:
         ["axes.time=2", "axes={time: 4}"],
     ],
 )
-def test_a_setting_that_would_undo_another_is_refused(settings: list[str]) -> None:
+def test_a_setting_that_would_undo_another_is_refused(settings: list[str], golden: Golden) -> None:
     """The last would count, and nothing would say that the first does not; twice the same, and a
     part behind the whole, undo nothing."""
-    first = settings[0]
-    with pytest.raises(WorkloadError, match=f"is given twice: {first} would be undone; give the"):
+    with pytest.raises(WorkloadError) as refused:
         refuse_undone(overrides_of(settings))
+    golden(refused.value)
     refuse_undone(overrides_of(["depth=4", "depth=4", "axes={time: 4}", "axes.time=2"]))
 
 
@@ -375,18 +376,19 @@ def test_a_mistaken_setting_is_named(setting: str, message: str) -> None:
     assert message in str(caught.value)
 
 
-def test_the_first_of_two_settings_is_not_blamed_on_the_second() -> None:
+def test_the_first_of_two_settings_is_not_blamed_on_the_second(golden: Golden) -> None:
     """An error of fields that do not fit together shows every setting."""
-    with pytest.raises(WorkloadError, match=r"^--set depth=0 --set batch=2: depth is 0"):
+    with pytest.raises(WorkloadError) as refused:
         with_settings(BASE, ["depth=0", "batch=2"])
+    golden(refused.value)
 
 
-def test_the_nearest_name_or_all_of_them() -> None:
+def test_the_nearest_name_or_all_of_them(golden: Golden) -> None:
     """A typing error gets a suggestion, any other word the whole list."""
-    assert suggestion("heds", ["heads", "depth"]) == "Did you mean 'heads'?"
-    assert suggestion("zzz", ["heads", "depth"]) == "Known: heads, depth"
-    assert suggestion("layers", ["axes", "depth"]) == "Did you mean 'depth'?"
-    assert suggestion("layers", ["axes", "name"]) == "Known: axes, name"
-    assert suggestion("bert", ["gpt-7b", "bert-large"]) == "Did you mean 'bert-large'?"
+    golden(suggestion("heds", ["heads", "depth"]))
+    golden(suggestion("zzz", ["heads", "depth"]), "second")
+    golden(suggestion("layers", ["axes", "depth"]), "third")
+    golden(suggestion("layers", ["axes", "name"]), "fourth")
+    golden(suggestion("bert", ["gpt-7b", "bert-large"]), "fifth")
     berts = ["bert-base-small", "bert-large", "gpt-7b", "bert-base", "bert-xs"]
-    assert suggestion("bert", berts) == "Did you mean 'bert-xs', 'bert-base' or 'bert-large'?"
+    golden(suggestion("bert", berts), "sixth")
