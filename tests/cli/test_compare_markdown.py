@@ -1,4 +1,4 @@
-"""``compare --markdown`` and ``check --markdown``: one block with what, how much, how sure, where."""
+"""``compare --markdown`` and ``check --markdown``: what, how much, how sure and where, in a block."""
 
 from __future__ import annotations
 
