@@ -1,4 +1,4 @@
-"""``compare --markdown`` and ``check --markdown``: what, how much, how sure and where, in a block."""
+"""``compare --markdown`` and ``check --markdown``: one block for a pull request, or for a check."""
 
 from __future__ import annotations
 
