@@ -99,7 +99,6 @@ FLAGS = {
         "--reference",
         "RUNS",
     ],
-    "evidence": ["--baselines", "--margin", "BASE", "RUN"],
     "plot": [
         "--baselines",
         "--facet",
@@ -329,7 +328,7 @@ MISTAKES = [
     "show dsp-720m --set depth=2 --set depth=3",
     "show dsp-720m --set axes.time=2 --set 'axes={time: 4, space: 8}'",
     "run --set dtype=float64 --dtype float32",
-    "run --seed 1 --seed 1 --quick --quick -w '?'",
+    "run --seed 1 --seed 1 --quick --quick -w late-1",
     "plot -w one -w two",
 ]
 
