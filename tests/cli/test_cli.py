@@ -97,7 +97,6 @@ FLAGS = {
         "--reference",
         "RUNS",
     ],
-    "evidence": ["--baselines", "--margin", "BASE", "RUN"],
     "plot": [
         "--baselines",
         "--facet",
@@ -299,7 +298,7 @@ MISTAKES = [
     (
         ["zzz"],
         "unknown command 'zzz'. "
-        "Known: run, resume, compare, evidence, plot, report, history, baseline, check, verify, "
+        "Known: run, resume, compare, plot, report, history, baseline, check, verify, "
         "project, recommend, show, capacity, calibrate, init, list, doctor",
     ),
     (["verify", "-s", "dsp,ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'?"),

@@ -6,22 +6,21 @@ import os
 import resource
 import subprocess
 import sys
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.builders import a_case, a_row
 from helpers.in_process import inside
 from helpers.without_torch import FORBIDDEN, MISSING, answer
 
 from spbench.cli import main as entry
 from spbench.results.record import Record
-from spbench.workload.case import Case
-from spbench.workload.catalogue import find
 
 ROOT = Path(entry.__file__).parents[2]
 """Where the spbench under test lies, so that commands run the same one."""
-CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
+CASE = a_case()
 
 
 @dataclass(frozen=True)
@@ -82,8 +81,7 @@ def _started(
 
 def record(strategy: str, **more: Any) -> Record:
     """A sound row of ``strategy``, with ``more`` columns."""
-    known = {"run_id": "made-up", "started_utc": "2030-01-01T00:00:00Z", "status": "ok"}
-    return replace(Record.of_case(CASE, **known), case=strategy, strategy=strategy, **more)
+    return a_row(**{"run_id": "made-up", "case": strategy, "strategy": strategy} | more)
 
 
 def _inside(folder: Path, words: tuple[str, ...], environ: dict[str, str]) -> Done:

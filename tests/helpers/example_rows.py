@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pandas
+from helpers.builders import a_row
 
 from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.compare_strategies import Line, compare_strategies
@@ -17,18 +17,12 @@ from spbench.results.hand_over import Sample
 from spbench.results.record import Record
 from spbench.results.runs_csv import frame_of
 from spbench.results.samples import SAMPLE_COLUMNS, write_samples
-from spbench.workload.case import Case
-from spbench.workload.catalogue import find
-
-CASE = Case(workload=find("axes-2d", "verify"), strategy="dsp", ranks=2, device="cpu")
 
 
 def row(strategy: str = "dsp", **more: Any) -> Record:
     """A good launch on a quiet machine, in a round of its number; without figures."""
-    known = {"run_id": "a run", "started_utc": "now", "status": "ok", "tolerance": 1e-4}
-    known |= {"round": f"s.{more.get('launch', 0)}", "launch": 0, "case": strategy}
-    blank = Record.of_case(CASE, run_id="", started_utc="", status="ok")
-    return replace(blank, strategy=strategy, **known | more)
+    known = {"tolerance": 1e-4, "round": f"s.{more.get('launch', 0)}", "case": strategy}
+    return a_row(strategy=strategy, **known | more)
 
 
 def rows(strategy: str, steps_ms: Sequence[float], session: str = "s", **more: Any) -> list[Record]:
