@@ -12,7 +12,7 @@ from helpers.command_line import spbench
 from helpers.golden import NOW, Golden
 
 from spbench.projection.costmodel.hardware import find
-from spbench.projection.costmodel.sensitivity import link_rate
+from spbench.projection.costmodel.sensitivity import scaled
 from spbench.projection.microbench.calibrate import write
 from spbench.results.runs_csv import latest, read_runs
 
@@ -83,19 +83,17 @@ def test_lengths_of_an_axis_are_rows_of_one_run(tmp_path: Path) -> None:
     assert axes == [f"time=8xspace={n}" for n in (64, 64, 128, 128, 256, 256)]
 
 
-def test_rows_of_two_rates_of_links_stay_apart(tmp_path: Path, golden: Golden) -> None:
-    plain = find("hgx-h100")
-    network = plain.levels[-1].model_copy(update={"nominal_gb_per_s": link_rate("400Gbit")})
-    levels = (*plain.levels[:-1], network)
-    write(plain.model_copy(update={"name": "lab", "levels": levels}), tmp_path / "lab.yaml")
-    words = ("project", "dsp-720m-small", "--cluster", "lab.yaml", "-s", "dsp", "--gpus", "2")
-    for rate in ("100Gbit", "25Gbit"):
-        made = (*words, "--out", "here", "--link-rate", rate)
-        done = spbench(tmp_path, *made, torch=True)
+def test_rows_of_a_copy_with_other_links_stay_apart(tmp_path: Path) -> None:
+    """A cluster with half the rate is a copy of its file under another name."""
+    for name, factor in (("lab", 1.0), ("lab-half", 0.5)):
+        links = scaled(find("hgx-h100"), "rate", factor)
+        write(links.model_copy(update={"name": name}), tmp_path / f"{name}.yaml")
+        words = ("project", "dsp-720m-small", "--cluster", f"{name}.yaml", "-s", "dsp")
+        done = spbench(tmp_path, *words, "--gpus", "2", "--out", "here", torch=True)
         assert done.code == 0, done.err
-        golden(done.out, rate)
+        assert f"on {name}" in done.out
     frame = latest(read_runs(tmp_path / "here"))
-    golden("\n".join(sorted(frame["cluster"])), "clusters")
+    assert sorted(frame["cluster"]) == ["lab", "lab-half"]
 
 
 @pytest.mark.parametrize(
