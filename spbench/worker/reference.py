@@ -12,7 +12,7 @@ One device and every rank take the same seeded steps: one from the seeded inputs
 and with an optimizer two that update weights.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import final
 
@@ -155,13 +155,19 @@ def workload_to_compare(workload: Workload, group: Group) -> Workload:
     share are threads on one CPU, which has to do the work of all of them."""
     is_share = isinstance(group, ShareOfGroup)
     device = torch.device("cpu") if is_share else group.device
-    candidates = [workload, *reductions(workload, group.size)]
-    fits = [_fits(workload, group.size, device, is_reduced=is_share)]
-    fits += [_fits(each, group.size, device, is_reduced=True) for each in candidates[1:]]
-    too_large = group.largest([float(not fitting) for fitting in fits])
-    return next(
-        (each for each, no in zip(candidates, too_large, strict=True) if not no), candidates[-1]
-    )
+
+    def those_that_fit(candidates: Sequence[Workload], *, is_reduced: bool) -> list[Workload]:
+        """Those of the candidates that fit on every rank."""
+        fit = [_fits(work, group.size, device, is_reduced=is_reduced) for work in candidates]
+        # Ranks may have different memory free: one on which it does not fit decides for all.
+        too_large = group.largest([float(not fits) for fits in fit])
+        return [work for work, no in zip(candidates, too_large, strict=True) if not no]
+
+    if those_that_fit([workload], is_reduced=is_share):
+        return workload  # most are whole, and reductions of them would be made for nothing
+    reduced = list(reductions(workload, group.size))
+    fitting = those_that_fit(reduced, is_reduced=True)
+    return (fitting or reduced[-1:])[0]
 
 
 def _fits(workload: Workload, ranks: int, device: torch.device, *, is_reduced: bool) -> bool:
