@@ -47,7 +47,7 @@ GROUPS = {
         *("hang_after", "max_time", "measure", "links"),
     ),
     "What has to fit": ("memory", "reserve", "axes"),
-    "What the cluster does": ("link_rate", "link_rates", "compiled", "kernel"),
+    "What the cluster does": ("compiled", "kernel"),
     "What is drawn": ("kinds", "metric", "x", "facet", "formats"),
     "What counts": ("margin", "max_slowdown", "max_memory", "strict", "allow_mismatch"),
     "Logs of nccl-tests": ("logs", "onto", "level"),
