@@ -189,7 +189,9 @@ def _check_links(onto: str | None, most: int, on: str, *, has_network: bool) -> 
     if onto is not None and has_network:
         raise Failure("--onto gives a single rank its links: leave out --nnodes and --link-rate")
     if most == 1 and onto is None:
-        more = ", or with --onto a cluster whose links are taken, such as hgx-h200" * (on == "cuda")
+        more = ""
+        if on == "cuda":
+            more = ", or with --onto a cluster whose links are taken, such as hgx-h200"
         raise Failure(f"--gpus 1: a single rank has no links; give 1,2 or more{more}")
 
 
