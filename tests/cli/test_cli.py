@@ -97,7 +97,6 @@ FLAGS = {
         "--reference",
         "RUNS",
     ],
-    "evidence": ["--baselines", "--margin", "BASE", "RUN"],
     "plot": [
         "--baselines",
         "--facet",
@@ -197,7 +196,6 @@ FLAGS = {
         "--gpus",
         "--json",
         "--kernel",
-        "--link-rate",
         "--out",
         "--set",
         "--share",
@@ -211,7 +209,6 @@ FLAGS = {
         "--compiled",
         "--gpus",
         "--json",
-        "--link-rate",
         "--set",
         "--share",
         "--strategy",
@@ -243,7 +240,6 @@ FLAGS = {
         "--gpus",
         "--import",
         "--join-timeout",
-        "--link-rate",
         "--nnodes",
         "--node-rank",
         "--onto",
@@ -299,7 +295,7 @@ MISTAKES = [
     (
         ["zzz"],
         "unknown command 'zzz'. "
-        "Known: run, resume, compare, evidence, plot, report, history, baseline, check, verify, "
+        "Known: run, resume, compare, plot, report, history, baseline, check, verify, "
         "project, recommend, show, capacity, calibrate, init, list, doctor",
     ),
     (["verify", "-s", "dsp,ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'?"),

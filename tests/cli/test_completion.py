@@ -58,7 +58,7 @@ def test_runs_are_completed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> 
     (tmp_path / "results" / "mine" / "runs.csv").touch()
     assert completed("spbench compare m") == ["mine"]
     assert completed("spbench plot results/m") == ["results/mine"]
-    assert completed("spbench evidence other") == ["file"]
+    assert completed("spbench compare mine other") == ["file"]
 
 
 def test_completing_a_value_loads_no_command(tmp_path: Path) -> None:

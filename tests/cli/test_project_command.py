@@ -11,7 +11,7 @@ import pytest
 from helpers.command_line import spbench
 
 from spbench.projection.costmodel.hardware import find
-from spbench.projection.costmodel.sensitivity import link_rate
+from spbench.projection.costmodel.sensitivity import scaled
 from spbench.projection.microbench.calibrate import write
 from spbench.results.runs_csv import latest, read_runs
 
@@ -32,7 +32,7 @@ def test_cases_have_an_interval_or_a_reason(tmp_path: Path) -> None:
     reasons = {row["reason"] for row in rows if row["status"] == "skipped"}
     assert reasons == {
         "l20-pcie has 8 ranks, not 32; give --gpus up to 8, or calibrate more: 'spbench calibrate "
-        "-g 32', on several nodes with --nnodes and --link-rate, or with --import and --onto logs "
+        "-g 32', on several nodes with --nnodes, or with --import and --onto logs "
         "of the network between them"
     }
     printed = spbench(tmp_path, *CASES, "--csv", torch=True).out
@@ -87,19 +87,17 @@ def test_lengths_of_an_axis_are_rows_of_one_run(tmp_path: Path) -> None:
     assert axes == [f"time=8xspace={n}" for n in (64, 64, 128, 128, 256, 256)]
 
 
-def test_rows_of_two_rates_of_links_stay_apart(tmp_path: Path) -> None:
-    plain = find("hgx-h100")
-    network = plain.levels[-1].model_copy(update={"nominal_gb_per_s": link_rate("400Gbit")})
-    levels = (*plain.levels[:-1], network)
-    write(plain.model_copy(update={"name": "lab", "levels": levels}), tmp_path / "lab.yaml")
-    words = ("project", "dsp-720m-small", "--cluster", "lab.yaml", "-s", "dsp", "--gpus", "2")
-    for rate in ("100Gbit", "25Gbit"):
-        made = (*words, "--out", "here", "--link-rate", rate)
-        done = spbench(tmp_path, *made, torch=True)
+def test_rows_of_a_copy_with_other_links_stay_apart(tmp_path: Path) -> None:
+    """A cluster with half the rate is a copy of its file under another name."""
+    for name, factor in (("lab", 1.0), ("lab-half", 0.5)):
+        links = scaled(find("hgx-h100"), "rate", factor)
+        write(links.model_copy(update={"name": name}), tmp_path / f"{name}.yaml")
+        words = ("project", "dsp-720m-small", "--cluster", f"{name}.yaml", "-s", "dsp")
+        done = spbench(tmp_path, *words, "--gpus", "2", "--out", "here", torch=True)
         assert done.code == 0, done.err
-        assert f"on lab at {rate}" in done.out
+        assert f"on {name}" in done.out
     frame = latest(read_runs(tmp_path / "here"))
-    assert sorted(frame["cluster"]) == ["lab at 100Gbit", "lab at 25Gbit"]
+    assert sorted(frame["cluster"]) == ["lab", "lab-half"]
 
 
 @pytest.mark.parametrize(

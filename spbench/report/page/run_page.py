@@ -26,7 +26,7 @@ from spbench.analysis.launches import CaseRows, Cases, cases_of
 from spbench.report import units
 from spbench.report.plots.figure import Sheet, draw
 from spbench.report.plots.frame import Run
-from spbench.report.plots.kinds import page_of
+from spbench.report.plots.pages import page_of
 from spbench.report.plots.style import STYLE
 from spbench.report.strategy_table import (
     failures,

@@ -19,6 +19,7 @@ import pandas
 
 from spbench.analysis.launches import launches_by, launches_side_by_side
 from spbench.report import units
+from spbench.report.plots.caption import sheet_about
 from spbench.report.plots.figure import Mark, Sheet
 from spbench.report.plots.style import LETTER, SMALL, colour
 from spbench.results.runs_csv import records_of
@@ -100,13 +101,14 @@ def launch_sheet(panels: Mapping[str, pandas.DataFrame], run: Run) -> Sheet:
         lost.append(f"{counted(damaged, 'line')} of the samples left out: not a sample")
     is_share = bool((launches["kind"] == "one_gpu_share").all())
     what = "compute share: no step, nothing is sent" if is_share else "step time"
-    return Sheet(
-        heading=f"Every iteration against its case's {what}",
-        panels={
-            title: Iterations(cases=case_times(rows, samples)) for title, rows in panels.items()
-        },
-        caption="slowest rank; lines: step times of launches; "
-        f"rings: more than {OUTLIER:.0f} scaled MADs from the launch's median",
+    return sheet_about(
+        run,
+        f"Every iteration against its case's {what}",
+        {title: Iterations(cases=case_times(rows, samples)) for title, rows in panels.items()},
+        notes=[
+            "slowest rank; lines: step times of launches; "
+            f"rings: more than {OUTLIER:.0f} scaled MADs from the launch's median"
+        ],
         remarks=lost,
     )
 

@@ -230,7 +230,7 @@ def test_more_ranks_than_were_timed_are_refused() -> None:
     *timed, beyond = project(small, here, ["dsp"], [2, 4, 8], Mode(), work_of)
     assert all(each.cost is not None for each in timed)
     assert "here has 4 ranks, not 8; give --gpus up to 4" in beyond.why_not
-    for words in ("spbench calibrate -g 8", "--nnodes and --link-rate", "--import and --onto"):
+    for words in ("spbench calibrate -g 8", "with --nnodes", "--import and --onto"):
         assert words in beyond.why_not
 
 

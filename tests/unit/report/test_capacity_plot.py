@@ -13,7 +13,8 @@ from helpers.plotted_runs import RANKS, TEN, TWENTY
 from spbench.report.plots import style
 from spbench.report.plots.figure import save
 from spbench.report.plots.frame import Run
-from spbench.report.plots.kinds import capacity_curves, capacity_panels, page_of
+from spbench.report.plots.kinds import capacity_curves, capacity_panels
+from spbench.report.plots.pages import page_of
 
 
 def grown(strategies: tuple[str, ...], **more: Any) -> list[dict[str, Any]]:
@@ -67,7 +68,7 @@ def test_a_panel_names_what_grows_and_the_memory(tmp_path: Path) -> None:
         "longest space: dsp-720m (time 64, batch 1, bfloat16, train, checkpointed), "
         "within 68.5 GiB of a rank",
     ]
-    ulysses = next(iter(panels.values())).curves[1]
+    ulysses = next(iter(panels.values()))[1]
     assert ulysses.x == [1, 2, 4, 8, 16] and ulysses.y[0] == 23
-    crosses = [each.failed for panel in panels.values() for each in panel.curves if each.failed]
+    crosses = [each.failed for drawn in panels.values() for each in drawn if each.failed]
     assert crosses == [[(8.0, "too large")], [(4.0, "cannot run")]]
