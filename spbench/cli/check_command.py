@@ -255,7 +255,8 @@ def _doubts(run: Path, frame: pandas.DataFrame) -> list[str]:
         failure = f"{failed['strategy'].iloc[0]}: {failed['status'].iloc[0]}"
         doubts.append(f"{counted(len(failed), 'launch')} failed ({failure})")
     if len(noisy):
-        first = "in the first " * (noisy.nunique() > 1) + noisy.iloc[0]
+        which = "in the first " if noisy.nunique() > 1 else ""
+        first = f"{which}{noisy.iloc[0]}"
         doubts.append(f"{counted(len(noisy), 'launch')} noisy ({first})")
     if missing := not_there_yet(run, frame):
         doubts.append(f"{counted(missing, 'launch')} not measured yet")
