@@ -18,9 +18,9 @@ from spbench.analysis.launches import cases_of
 from spbench.analysis.verdict import judged
 from spbench.cli import help, options
 from spbench.cli.help import HelpPage
+from spbench.cli.selection import repeated_flags
 from spbench.errors import CANNOT_JUDGE, DONE, Failure, writing
-from spbench.report import markdown
-from spbench.report.markdown import changes_part, strategies_part
+from spbench.report.markdown import block_of_changes, block_of_run, changes_in_words
 from spbench.report.run_table import show_findings, show_histories
 from spbench.report.strategy_table import show_comparison
 from spbench.report.tables import print_data, print_json, print_paths
@@ -36,8 +36,9 @@ from spbench.results.find_run import (
     select_rows,
     way_on,
 )
+from spbench.results.provenance import provenance
 from spbench.results.run_json import folder_of_run
-from spbench.text import counted
+from spbench.text import counted, quoted
 
 MOST_RUNS = 2
 
@@ -59,9 +60,14 @@ MOST_RUNS = 2
 )
 @options.baselines_option
 @options.json_option
-@click.option("--markdown", "as_markdown", is_flag=True, help="Print Markdown on stdout.")
+@click.option(
+    "--markdown", "as_markdown", is_flag=True, help="Print a block of Markdown for a pull request."
+)
 @click.option("--csv", "as_csv", is_flag=True, help="Print CSV on stdout.")
+@click.pass_context
 def compare_command(
+    ctx: click.Context,
+    /,
     runs: Sequence[Path],
     reference: str | None,
     margin: float,
@@ -75,6 +81,7 @@ def compare_command(
 
     A run is a results directory, a CSV file or baseline:NAME; by default it is the latest. Bytes
     are what the busiest rank sends in a step. The gate's error is relative, against one device.
+    --markdown prints a block for a pull request, with commits, machines and commands.
     """
     if len(runs) > MOST_RUNS:
         raise Failure(f"compare takes one run or two, not {len(runs)}")
@@ -82,10 +89,11 @@ def compare_command(
     form = next((name for name, is_given in forms.items() if is_given), "")
     if sum(forms.values()) > 1:
         raise Failure("--json, --markdown and --csv are forms of the same table; give one of them")
+    shaping = repeated_flags(ctx, ("reference", "margin", "allow_mismatch", "baselines"))
     if len(runs) == MOST_RUNS:
         if reference is not None:
             raise Failure("--reference is for the strategies of one run; leave it out, or a run")
-        return _against(runs, margin, allow_mismatch, baselines, form)
+        return _against(runs, Margins(time=margin), allow_mismatch, baselines, form, shaping)
     run = find_run(runs[0] if runs else None, baselines)
     frame = read_latest(run)
     cases = cases_of(frame)
@@ -94,7 +102,8 @@ def compare_command(
     except ValueError as error:
         raise Failure(str(error)) from None
     if form == "markdown":
-        click.echo(markdown.document(strategies_part(lines)), nl=False)
+        again = quoted("spbench", "compare", *(runs or [run]), *shaping)
+        click.echo(block_of_run(lines, provenance(run, frame), again), nl=False)
     elif form:
         print_data([line.as_data() for line in lines], form)
     else:
@@ -112,18 +121,41 @@ def _warn_of_missing(run: Path, frame: pandas.DataFrame, baselines: Path) -> Non
 
 
 def _against(
-    runs: Sequence[Path], margin: float, allow_mismatch: bool, baselines: Path, form: str
+    runs: Sequence[Path],
+    margins: Margins,
+    allow_mismatch: bool,
+    baselines: Path,
+    form: str,
+    shaping: Sequence[str],
 ) -> int:
-    """Shows the second run against the first; exit code 5 where no case may be compared."""
+    """Shows the second run against the first.
+
+    Parameters
+    ----------
+    runs : the two, as they were named on the command line
+    margins : relative differences that count as none
+    allow_mismatch : whether times of different hardware or libraries are shown
+    baselines : the folder in which ``baseline:NAME`` is looked up
+    form : json, csv, markdown, or blank for tables
+    shaping : the flags that shape what is shown, to be named in Markdown
+
+    Returns
+    -------
+    The exit code: 5 where no case may be compared.
+    """
     paths = [find_run(run, baselines) for run in runs]
     before, after = map(read_latest, paths)
-    margins = Margins(time=margin)
     findings = compare_runs(before, after, margins, allow_mismatch=allow_mismatch)
     is_common = any(f.before is not None and f.after is not None for f in findings)
     if not is_common:
         click.echo("these runs have no case in common", err=True)
     if form == "markdown":
-        click.echo(markdown.document(changes_part(judged(findings, margins))), nl=False)
+        judgement = judged(findings, margins)
+        origins = provenance(paths[0], before), provenance(paths[1], after)
+        measured = [f"{side.command}  # at {side.commit}" for side in origins if side.command]
+        again = [*measured, quoted("spbench", "compare", *runs, *shaping)]
+        title = f"spbench compare: {changes_in_words(judgement)}"
+        click.echo(block_of_changes(title, judgement, origins, again, margins), nl=False)
     elif form:
         print_data([asdict(finding) | {"ratio": finding.ratio} for finding in findings], form)
     else:

@@ -26,7 +26,8 @@ def refuse_repeats(command: click.Command, ctx: click.Context, words: Sequence[s
     with contextlib.suppress(click.UsageError):  # the command itself says so
         given, _, _ = lenient.make_parser(ctx).parse_args(list(words))
         for option in single:
-            if len(values := dict.fromkeys(given.get(option.name, []))) > 1:
+            values = dict.fromkeys(given.get(option.name, []))
+            if len(values) > 1:
                 flag, takes_list = max(option.opts, key=len), "[," in (option.metavar or "")
                 list_ = f"give them with commas, {flag} {','.join(values)}" if takes_list else ""
                 works = list_ or ONE_OF.get(flag, "give the one that counts")
@@ -47,7 +48,7 @@ GROUPS = {
         *("hang_after", "max_time", "measure", "links"),
     ),
     "What has to fit": ("memory", "reserve", "axes"),
-    "What the cluster does": ("link_rate", "link_rates", "compiled", "kernel"),
+    "What the cluster does": ("compiled", "kernel"),
     "What is drawn": ("kinds", "metric", "x", "facet", "formats"),
     "What counts": ("margin", "max_slowdown", "max_memory", "strict", "allow_mismatch"),
     "Logs of nccl-tests": ("logs", "onto", "level"),
@@ -68,8 +69,7 @@ EXAMPLES = {
         "run --sweep ci-smoke --out results/today",
     ),
     "resume": ("resume", "resume results/today --max-time 1h"),
-    "compare": ("compare", "compare results/before results/after", "compare baseline:main after"),
-    "evidence": ("evidence results/after results/before", "evidence results/after"),
+    "compare": ("compare", "compare baseline:main results/after --markdown"),
     "plot": ("plot", "plot results/today -s dsp,ulysses -g 8"),
     "report": ("report", "report results/today --out today.html"),
     "history": ("history -s dsp -g 2", "history -w dsp-720m --out pictures"),

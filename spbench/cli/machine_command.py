@@ -115,11 +115,6 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
     help="With --import: the cluster that logs change. With --gpus 1: that whose links are taken.",
 )
 @options.duration_option("--timeout", "300", "Deadline of each number of ranks: 90, 90s, 30m.")
-@click.option(
-    "--link-rate",
-    metavar="RATE",
-    help="Nominal rate of each rank's link, such as 200Mbit: 'project' can replace it then.",
-)
 @nodes_options
 @options.device_option
 def calibrate_command(
@@ -131,7 +126,6 @@ def calibrate_command(
     device: str,
     logs: Sequence[Path],
     onto: str | None,
-    link_rate: str | None,
     **place: Any,
 ) -> int:
     """Time kernels and collectives here, and write them down as the cluster NAME.
@@ -157,17 +151,15 @@ def calibrate_command(
     if node is None or node.is_head:
         _check_writable(path)
     ranks = _ranks(gpus, on, node.nodes if node else 1)
-    _check_links(onto, max(ranks), on, has_network=node is not None or link_rate is not None)
+    _check_links(onto, max(ranks), on, has_network=node is not None)
     chosen = [choose_workload(each, []) for each in workloads]
     with loading_torch():
         from spbench.projection.costmodel.hardware import find
-        from spbench.projection.costmodel.sensitivity import link_rate as rate_of
         from spbench.projection.microbench.calibrate import calibrate, write
     joined = None if onto is None else find(onto)
     if joined is not None:
         _check_kind(f"--onto {onto}", joined.device.runs_on, on)
-    link = None if link_rate is None else rate_of(link_rate)
-    cluster = calibrate(name, ranks, on, timeout, chosen, node, link, joined)
+    cluster = calibrate(name, ranks, on, timeout, chosen, node, joined)
     if cluster is not None:
         write(cluster, path)
         _kept(path)
@@ -187,9 +179,10 @@ def _check_links(onto: str | None, most: int, on: str, *, has_network: bool) -> 
     if onto is not None and most > 1:
         raise Failure(f"--onto with no --import gives one rank its links: -g 1, not {most}")
     if onto is not None and has_network:
-        raise Failure("--onto gives a single rank its links: leave out --nnodes and --link-rate")
+        raise Failure("--onto gives a single rank its links: leave out --nnodes")
     if most == 1 and onto is None:
-        more = ", or with --onto a cluster whose links are taken, such as hgx-h200" * (on == "cuda")
+        onto_one = ", or with --onto a cluster whose links are taken, such as hgx-h200"
+        more = onto_one if on == "cuda" else ""
         raise Failure(f"--gpus 1: a single rank has no links; give 1,2 or more{more}")
 
 

@@ -25,7 +25,6 @@ COMMANDS = {
     "run": "Prove, count and time strategies on a workload.",
     "resume": "Do what a run has left to do.",
     "compare": "Show strategies side by side, or a run against another.",
-    "evidence": "Print a run, or one against another, for a pull request.",
     "plot": "Draw a run's figures as PNG and SVG.",
     "report": "Write a run as one page of HTML.",
     "history": "Show a case over commits, and the first bad one.",

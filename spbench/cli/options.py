@@ -220,8 +220,3 @@ share_option = click.option(
     metavar="RUN",
     help="A run of 'spbench run --share': what a rank computes is as measured there.",
 )
-link_rate_option = click.option(
-    "--link-rate",
-    metavar="RATE",
-    help="The cluster with its outermost links at another nominal rate, such as 200Mbit.",
-)

@@ -28,12 +28,23 @@ from spbench.results.run_json import folder_of_run
 
 if TYPE_CHECKING:
     from spbench.report.plots.frame import Asked
-    from spbench.report.plots.kinds import Page
+    from spbench.report.plots.pages import Page
 
 CAPACITY = ["capacity"]
 
 
-@click.command("plot", cls=HelpPage)
+class PlotHelp(HelpPage):
+    """A help that lists the kinds of figures: they are imported where it is shown alone."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        from spbench.report.plots.kinds import KINDS
+
+        super().format_options(ctx, formatter)
+        with formatter.section("Kinds of figures"):
+            formatter.write_dl([(name, kind.about) for name, kind in KINDS.items()])
+
+
+@click.command("plot", cls=PlotHelp)
 @options.run_argument
 @click.option(
     "--out",
@@ -79,9 +90,7 @@ def plot_command(
 
     RUN is a results directory, a CSV file, baseline:NAME, or by default the latest run.
     Prints the paths. A figure has at most 12 panels; choose others by page, workload, strategy
-    or ranks, each repeated or with commas. Kinds: overview, scaling, throughput, ratios,
-    step_split, sent_bytes, memory, pareto, winners, capacity, launches. --metric, --x and --facet
-    draw curves of any figure; capacity is of 'spbench capacity --out RUN'.
+    or ranks, each repeated or with commas. --metric, --x and --facet draw curves of any figure.
     """
     from spbench.report.plots.figure import save_all
     from spbench.report.plots.frame import Asked
@@ -121,7 +130,7 @@ def _has_capacities_alone(run: Path, wanted: Sequence[str]) -> bool:
 def _of_capacities(run: Path, rows: Chosen, page: int) -> "Page":
     """The figure of a folder that has capacities alone, or is asked for no other."""
     from spbench.report.plots.frame import Run
-    from spbench.report.plots.kinds import page_of
+    from spbench.report.plots.pages import page_of
 
     found = Run(folder=folder_of_run(run), capacities=chosen_capacities(run, rows))
     return page_of(found, page, CAPACITY)
@@ -131,7 +140,7 @@ def _of_rows(run: Path, rows: Chosen, page: int, wanted: Sequence[str], asked: "
     """The figures of launches, and of capacities beside them."""
     from spbench.analysis.compare_strategies import compare_strategies
     from spbench.report.plots.frame import Run
-    from spbench.report.plots.kinds import page_of
+    from spbench.report.plots.pages import page_of
 
     frame = select_rows(read_latest(run), *rows)
     capacities, unread = capacities_beside(run, rows)

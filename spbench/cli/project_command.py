@@ -45,9 +45,7 @@ OF_PROJECTION = ("strategies", "gpus", "settings", "lengths", "compiled", "kerne
 """Parameters of ``project`` that choose and print cases, which measurements do themselves."""
 
 
-def print_against(
-    run: Path, cluster: str | None, link_rate: str | None, *, is_beside: bool, as_json: bool
-) -> int:
+def print_against(run: Path, cluster: str | None, *, is_beside: bool, as_json: bool) -> int:
     """Prints measured steps of a run beside their projection to the cluster.
 
     ``is_beside``: whether flags were given that choose what to project. Raises Failure then, and
@@ -61,8 +59,8 @@ def print_against(
         raise Failure(f"{run}: a run; name with --cluster what its machine was calibrated as")
     with loading_torch():
         from spbench.projection.advise.own_run import beside, judged, measured
-        from spbench.projection.costmodel.sensitivity import cluster_at
-    cases = beside(measured(find_run(run)), cluster_at(cluster, link_rate))
+        from spbench.projection.costmodel.hardware import find
+    cases = beside(measured(find_run(run)), find(cluster))
     rows, total = [each.data for each in cases], judged(cases)
     if as_json:
         print_json({"cases": rows, **total})
@@ -89,7 +87,6 @@ def print_against(
     help="Lengths of an axis, one after another, such as space=1024,4096.",
 )
 @options.share_option
-@options.link_rate_option
 @click.option("--compiled", is_flag=True, help="Elementwise kernels fused, launches cheaper.")
 @click.option(
     "--kernel",
@@ -120,7 +117,6 @@ def project_command(
     settings: Sequence[str],
     lengths: str | None,
     share: Path | None,
-    link_rate: str | None,
     compiled: bool,
     kernel: str,
     against: Path | None,
@@ -136,7 +132,7 @@ def project_command(
     """
     if against is not None:
         is_beside = bool(workload or out or share)
-        return print_against(against, cluster, link_rate, is_beside=is_beside, as_json=as_json)
+        return print_against(against, cluster, is_beside=is_beside, as_json=as_json)
     if workload is None or cluster is None:
         raise Failure(
             f"name a {'workload' if workload is None else 'cluster'}, as in "
@@ -147,9 +143,9 @@ def project_command(
     if share is not None and (compiled or kernel):
         raise Failure("--share measured kernels as they ran; leave out --compiled and --kernel")
     with loading_torch():
-        from spbench.projection.costmodel.sensitivity import cluster_at
+        from spbench.projection.costmodel.hardware import find
         from spbench.projection.costmodel.step_time import Mode
-    mode, on = Mode(compiled=compiled, attention_kernel=kernel), cluster_at(cluster, link_rate)
+    mode, on = Mode(compiled=compiled, attention_kernel=kernel), find(cluster)
     ranks = ranks if gpus else [min(ranks[0], on.most_ranks or ranks[0])]
     asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
     projected = project_all(sizes, on, names, ranks, mode, share, asked, lengths or "")
@@ -213,7 +209,6 @@ def _write(projected: Sequence[Projection], folder: Path, mode: Mode) -> None:
 @click.option("-g", "--gpus", metavar="N", help=f"Number of ranks.  {options.RANKS_OF_CLUSTER}")
 @options.strategy_option
 @options.share_option
-@options.link_rate_option
 @click.option("--compiled", is_flag=True, help="As under torch.compile, elementwise work fused.")
 @options.settings_option
 @options.json_option
@@ -223,7 +218,6 @@ def recommend_command(
     gpus: str | None,
     strategies: Sequence[str],
     share: Path | None,
-    link_rate: str | None,
     compiled: bool,
     settings: Sequence[str],
     as_json: bool,
@@ -240,11 +234,11 @@ def recommend_command(
     with loading_torch():
         from spbench.projection.advise.candidates import candidates
         from spbench.projection.advise.recommend import as_data, recommend, show_advice
-        from spbench.projection.costmodel.sensitivity import cluster_at
+        from spbench.projection.costmodel.hardware import find
         from spbench.projection.costmodel.step_time import Mode
     if share is not None and compiled:
         raise Failure("--share measured kernels as they ran; leave out --compiled")
-    target, mode = cluster_at(cluster, link_rate), Mode(compiled=compiled)
+    target, mode = find(cluster), Mode(compiled=compiled)
     counts = counts if gpus else min(counts, target.most_ranks or counts)
     asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
     weighed = candidates(names, work, counts)

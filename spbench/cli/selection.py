@@ -328,6 +328,7 @@ def repeated_flags(ctx: click.Context, names: Sequence[str]) -> list[str]:
         if param.name in names and (
             ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
         ):
-            text = f"{100 * value:g}%" if isinstance(value, float) else str(value)
-            words += [max(param.opts, key=len), text]
+            words.append(max(param.opts, key=len))
+            if not isinstance(value, bool):  # a flag without a value is said by its name
+                words.append(f"{100 * value:g}%" if isinstance(value, float) else str(value))
     return words

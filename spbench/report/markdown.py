@@ -196,10 +196,11 @@ def changes_part(judgement: Judgement) -> list[list[str]]:
     ]
 
 
-def block_of_run(title: str, lines: Sequence[Line], run: Provenance) -> str:
+def block_of_run(lines: Sequence[Line], run: Provenance, again: str) -> str:
     """A run without another: its strategies side by side, and where it comes from."""
-    parts = [*strategies_part(lines), _origins({run.run: run}), _again([run.command])]
-    return document([[f"### {escaped(title)}"], *parts])
+    workloads = ", ".join(dict.fromkeys(line.workload for line in lines))
+    parts = [*strategies_part(lines), _origins({run.run: run}), _again([run.command, again])]
+    return document([[f"### {escaped(f'spbench compare: {workloads}')}"], *parts])
 
 
 def changes_in_words(judgement: Judgement) -> str:
@@ -266,7 +267,8 @@ def _environment_sentences(judgement: Judgement, base: Provenance, head: Provena
         cases = counted(len({finding.case for finding in findings}), "case")
         apart.append(f"The {metrics} of {cases} cannot be compared: {reason}.")
     differ = [word for word in differences(base, head) if word not in " ".join(apart)]
-    return [f"**Environments differ**: {'; '.join(differ)}."] * bool(differ) + apart
+    environments = [f"**Environments differ**: {'; '.join(differ)}."] if differ else []
+    return environments + apart
 
 
 def _origins(sides: dict[str, Provenance]) -> list[str]:

@@ -10,7 +10,7 @@ from matplotlib.figure import Figure
 from spbench.analysis.compare_strategies import compare_strategies
 from spbench.report.plots.figure import draw
 from spbench.report.plots.frame import Asked, Run
-from spbench.report.plots.kinds import page_of
+from spbench.report.plots.pages import page_of
 from spbench.report.plots.style import STYLE
 from spbench.results.find_run import find_run, reference_of
 from spbench.results.record import COLUMNS

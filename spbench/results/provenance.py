@@ -42,7 +42,7 @@ def provenance(run: Path, frame: pandas.DataFrame) -> Provenance:
         run=" and ".join(distinct(frame, "run_id")) or str(run),
         commit=_commit(frame, about),
         machine=facts["hardware"] or facts["gpu"] or str(about.get("cpu", UNKNOWN)),
-        libraries=", ".join([*libraries, facts["backend"]]) or UNKNOWN,
+        libraries=", ".join(filter(None, [*libraries, facts["backend"]])) or UNKNOWN,
         launches=_launches(ran),
         started=min(filter(None, frame["started_utc"]), default=UNKNOWN),
         command=_command(about),

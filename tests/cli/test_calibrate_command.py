@@ -10,6 +10,8 @@ from helpers.command_line import spbench
 from spbench.errors import DONE, SOME_FAILED, USAGE
 from spbench.projection.costmodel.hardware import find
 
+NODES = ("--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "localhost:29400")
+
 
 @pytest.mark.parametrize(
     ("words", "said"),
@@ -20,10 +22,7 @@ from spbench.projection.costmodel.hardware import find
         (("here", "-g", "1", "--onto", "hgx-h10"), "unknown cluster 'hgx-h10'"),
         (("here", "-g", "1", "--onto", "hgx-h10"), "'hgx-h100'? A cluster of your own goes by its"),
         (("here", "-g", "2", "--onto", "hgx-h100"), "gives one rank its links: -g 1, not 2"),
-        (
-            ("here", "-g", "1", "--onto", "hgx-h100", "--link-rate", "200Mbit"),
-            "leave out --nnodes and --link-rate",
-        ),
+        (("here", "-g", "1", "--onto", "hgx-h100", *NODES), "leave out --nnodes"),
         (("here", "-g", "1,x"), "is not a number of ranks"),
         (("here", "-w", "dsp-720"), "unknown workload 'dsp-720'"),
         (("here", "-o", "mine"), "--out mine is not the name of a YAML file; write mine.yaml"),
@@ -56,7 +55,7 @@ def test_fewer_ranks_than_asked_for_are_kept_with_a_code(
         words = ("calibrate", "mine", "-g", f"1,{most}", "--device", "cpu")
         done = spbench(tmp_path, *words, torch=True)
         assert done.code == code, done.err
-        assert "kept in results/clusters/mine.yaml" in done.out
+        assert "--cluster results/clusters/mine.yaml" in done.out
 
 
 @pytest.mark.long

@@ -10,7 +10,7 @@ from typing import Any
 from helpers.example_rows import lines_of, row
 
 from spbench.report.plots.frame import Asked, Run
-from spbench.report.plots.kinds import Page, page_of
+from spbench.report.plots.pages import Page, page_of
 from spbench.results.record import Record
 from spbench.results.runs_csv import frame_of
 

@@ -130,8 +130,6 @@ class Level(Frozen):
     name: Name
     ranks: Size | None = None
     """Ranks that it joins; None: any number."""
-    nominal_gb_per_s: Constant | None = None
-    """What a rank's link carried one way, by its name, when it was timed; None: not known."""
     collectives: dict[Op, CollectiveRate]
     """Each operation; ``all_reduce`` sends twice what it reduces, and so counts here."""
     shared_gb_per_s: Constant | None = None

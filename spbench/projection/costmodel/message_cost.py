@@ -50,8 +50,8 @@ def why_not_on(cluster: Cluster, ranks: int) -> str | None:
         return None
     return (
         f"{cluster.name} has {most} ranks, not {ranks}; give --gpus up to {most}, or calibrate "
-        f"more: 'spbench calibrate -g {ranks}', on several nodes with --nnodes and --link-rate, or "
-        f"with --import and --onto logs of the network between them"
+        f"more: 'spbench calibrate -g {ranks}', on several nodes with --nnodes, or with --import "
+        f"and --onto logs of the network between them"
     )
 
 

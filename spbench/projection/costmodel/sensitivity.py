@@ -1,28 +1,12 @@
-"""A cluster with other constants: one kind multiplied, or its network at another nominal rate.
-
-The first is what a recommendation hinges on. Of the second, what a byte costs is its time on the
-wire and what the ends need for it, and only the wire's time changes:
-
-    1 / rate = 1 / (0.9 nominal) + rest        rest: sockets, copies, waits, as timed
-
-Headers, acknowledgements and senders that meet take up to a tenth of a wire: a rate within that
-changes in proportion. Where less than the wire's time was seen, a bucket let the beginning of a
-message through at once: what it holds of the wire's time, it holds of another wire's, too, but two
-packets at least, and where that is all, a message goes at the wire's rate or at the highest at
-which any operation was timed, as the same sockets carry all. Latencies stay.
-"""
+"""A cluster with one kind of its constants multiplied: what a recommendation hinges on."""
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping
 from typing import Any, TypeVar
 
-import numpy as np
-
-from spbench.errors import Failure
 from spbench.projection.costmodel.constants import Constant, Curve, Level, rounded
-from spbench.projection.costmodel.hardware import Cluster, Device, OnRanks, find
+from spbench.projection.costmodel.hardware import Cluster, Device, OnRanks
 from spbench.projection.costmodel.operations import is_computed
 from spbench.workload.traffic import Op
 
@@ -121,81 +105,3 @@ def _times(constant: Constant | Curve, factor: float) -> Constant | Curve:
     if isinstance(constant, Curve):
         return constant.model_copy(update={"values": tuple(factor * x for x in constant.values)})
     return constant.model_copy(update={"value": factor * constant.value})
-
-
-WIRE = 0.9
-"""Part of a nominal rate from which the wire limits: TCP in frames of 1,500 bytes gets 0.95."""
-PACKETS_MB = 2 * 0.009
-"""Two packets of 9,000 bytes: the token bucket of a slower link holds no less."""
-RATE = re.compile(r"([0-9]*\.?[0-9]+)\s*([kmgt]?)bit(?:/s)?", re.ASCII | re.IGNORECASE)
-BITS = {"": 1.0, "k": 1e3, "m": 1e6, "g": 1e9, "t": 1e12}
-
-
-def link_rate(text: str) -> Constant:
-    """The nominal rate in GB/s that a user writes as 200Mbit. Raises Failure."""
-    parts = RATE.fullmatch(text.strip())
-    if parts is None or not float(parts[1]):
-        raise Failure(f"--link-rate {text} is not a rate; write 200Mbit, 2.5Gbit or 400Gbit")
-    value = float(parts[1]) * BITS[parts[2].lower()] / 8e9
-    return Constant(value=value, source=f"--link-rate {text}", kind="spec", spread=1.02)
-
-
-def cluster_at(name_or_file: str, rate: str | None) -> Cluster:
-    """The cluster of a name or file, its outermost links at another rate where one is given."""
-    cluster = find(name_or_file)
-    return cluster if rate is None else relinked(cluster, link_rate(rate))
-
-
-def relinked(cluster: Cluster, rate: Constant) -> Cluster:
-    """The cluster with its outermost links at another nominal rate, which its name tells. Raises
-    Failure where its file does not say at which rate they were timed."""
-    parts = tuple(
-        part.model_copy(update={"levels": _relinked(cluster.name, part.levels, rate)})
-        for part in cluster.on_ranks
-    )
-    levels = _relinked(cluster.name, cluster.levels, rate)
-    name = f"{cluster.name} at {_bits(rate.value)}"
-    # Both are one machine, whose constants are off by the same.
-    known = {"name": name, "drawn_as": cluster.drawn_as or cluster.name}
-    return cluster.model_copy(update=known | {"levels": levels, "on_ranks": parts})
-
-
-def _bits(gb_per_s: float) -> str:
-    """A rate as users write it: 200Mbit. One rate has one text, however it was written."""
-    bits = float(f"{8e9 * gb_per_s:.6g}")
-    unit = max(BITS, key=lambda unit: BITS[unit] if BITS[unit] <= bits else 0.0)
-    return f"{bits / BITS[unit]:g}{unit.upper() if unit != 'k' else unit}bit"
-
-
-def _relinked(name: str, levels: tuple[Level, ...], rate: Constant) -> tuple[Level, ...]:
-    if not levels:
-        return levels
-    *inner, level = levels
-    old = level.nominal_gb_per_s
-    if old is None:
-        raise Failure(
-            f"--link-rate: {name} does not say at which rate its level {level.name!r} was timed; "
-            f"add nominal_gb_per_s to it, or calibrate several nodes with --link-rate"
-        )
-    update: dict[str, Any] = {"nominal_gb_per_s": rate}
-    highest = max(rate.value, *(max(each.gb_per_s.values) for each in level.collectives.values()))
-    rates = old.value, rate.value, highest
-    update["collectives"] = {
-        op: each.model_copy(update={"gb_per_s": _rewired(each.gb_per_s, *rates)})
-        for op, each in level.collectives.items()
-    }
-    if (shared := level.shared_gb_per_s) is not None:
-        value = shared.value * rate.value / old.value
-        update["shared_gb_per_s"] = shared.model_copy(update={"value": value})
-    return (*inner, level.model_copy(update=update))
-
-
-def _rewired(curve: Curve, old: float, new: float, highest: float) -> Curve:
-    sizes = np.array(curve.at)
-    timed, wire = sizes / curve.values, sizes / old
-    bucket = max((wire - timed)[timed < WIRE * wire], default=0.0)
-    held = max(bucket, PACKETS_MB / new) if bucket and new < old else bucket
-    on_wire = np.minimum(timed + bucket, wire / WIRE)
-    rest = timed - np.maximum(on_wire - bucket, 0.0)
-    seconds = np.maximum(rest + np.maximum(on_wire * old / new - held, 0.0), sizes / highest)
-    return curve.model_copy(update={"values": (*map(float, sizes / seconds),)})

@@ -22,7 +22,7 @@ from scipy.optimize import least_squares
 from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import Cluster as Node
 from spbench.launch.local import LocalLauncher, read_results
-from spbench.projection.costmodel.constants import Constant, constant, rounded
+from spbench.projection.costmodel.constants import constant, rounded
 from spbench.projection.costmodel.hardware import Cluster, OnRanks, find
 from spbench.projection.costmodel.hardware import Device as OwnDevice
 from spbench.projection.costmodel.sensitivity import in_company
@@ -61,12 +61,11 @@ def calibrate(
     timeout_s: float,
     workloads: Sequence[Workload] = (),
     node: Node | None = None,
-    link: Constant | None = None,
     onto: Cluster | None = None,
 ) -> Cluster | None:
     """This machine as a cluster, or several of which this is a ``node``, by times on each of these
-    numbers of ranks; None on a node that is not the first. ``link``: nominal GB/s of a rank's.
-    ``onto`` has the links, and the host's time of a message, for a single rank, which sends none.
+    numbers of ranks; None on a node that is not the first. ``onto`` has the links, and the host's
+    time of a message, for a single rank, which sends none.
 
     Where ranks fail, the cause and the logs, which are kept only then, are said on stderr, and the
     cluster is that of fewer ranks; Failure is raised if none of several ranks were timed.
@@ -93,7 +92,7 @@ def calibrate(
             click.echo(f"Error: {failure}", err=True)
             break
         own, call = in_steps(known, each)
-        levels = (level(name_of_level, each, timed.get(2), link),) if count > 1 else ()
+        levels = (level(name_of_level, each, timed.get(2)),) if count > 1 else ()
         part = OnRanks(ranks=count, device=own, levels=levels, call_us=call)
         parts.append(_with_waits(part, each))
     *fewer, most = parts

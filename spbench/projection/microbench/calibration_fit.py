@@ -47,14 +47,13 @@ LEAST_S = 1e-7
 """A time that is shorter is not told from none."""
 
 
-def level(name: str, timed: Timed, fewest: Timed | None, nominal: Constant | None = None) -> Level:
-    """The links between ranks; ``fewest``: times of two ranks, if ``timed`` is of more;
-    ``nominal``: the rate of a rank's link in GB/s by its name, where that is known."""
+def level(name: str, timed: Timed, fewest: Timed | None) -> Level:
+    """The links between ranks; ``fewest``: times of two ranks, if ``timed`` is of more."""
     rates = {}
     for op in OPS:
         few = None if fewest is None or op == "p2p" else fewest.collective(op)
         rates[op] = collective_rate(timed.collective(op), few)
-    return Level(name=name, ranks=timed.plan.ranks, collectives=rates, nominal_gb_per_s=nominal)
+    return Level(name=name, ranks=timed.plan.ranks, collectives=rates)
 
 
 def collective_rate(timed: TimedCollective, fewest: TimedCollective | None) -> CollectiveRate:

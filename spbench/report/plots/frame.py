@@ -17,6 +17,7 @@ import pandas
 
 from spbench.analysis.comparable import SHAPE, in_panels
 from spbench.analysis.compare_strategies import Line
+from spbench.results.run_json import read_run
 from spbench.results.runs_csv import column_types
 from spbench.text import counted, did_you_mean
 
@@ -65,6 +66,14 @@ class Run:
     capacities: pandas.DataFrame | None = None
     """Lines of capacity.csv, where one lies in the folder."""
     asked: Asked = Asked()
+
+    @cached_property
+    def device_bytes(self) -> int | None:
+        """Memory of the smallest GPU that the rows were measured on; None: not known."""
+        gpus = [gpu for gpu in read_run(self.folder).get("gpus") or [] if isinstance(gpu, dict)]
+        sizes = [gpu["memory_bytes"] for gpu in gpus if gpu.get("memory_bytes")]
+        is_on_gpus = set(self.launches["device"]) == {"cuda"}
+        return min(sizes, default=None) if is_on_gpus else None
 
     @cached_property
     def in_panels(self) -> pandas.DataFrame:

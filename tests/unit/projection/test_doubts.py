@@ -16,7 +16,7 @@ from spbench.projection.advise.project import Projection
 from spbench.projection.advise.recommend import Recommendation, answer, recommend
 from spbench.projection.costmodel.constants import Doubt, Drawing, Together
 from spbench.projection.costmodel.hardware import Cluster, find
-from spbench.projection.costmodel.sensitivity import link_rate, relinked
+from spbench.projection.costmodel.sensitivity import scaled
 from spbench.projection.costmodel.step_time import Mode, cost
 from spbench.projection.dryrun.work import Kernel, Message, Work
 from spbench.workload.catalogue import find as find_workload
@@ -129,19 +129,12 @@ def test_a_ring_s_lead_over_an_exchange_on_pcie_is_in_doubt() -> None:
     assert 0.3 < advice.sure < 0.95
 
 
-def test_machines_share_no_doubt_and_one_machine_at_two_rates_does() -> None:
-    """H100 and H200 are two; the same at another rate of its links is one."""
+def test_machines_share_no_doubt_and_one_machine_with_other_links_does() -> None:
+    """H100 and H200 are two; a copy whose links have half the rate is drawn as its original."""
     rate = "network.all_gather.gb_per_s"
     plain = find("hgx-h100")
-    levels = (
-        plain.levels[0],
-        plain.levels[1].model_copy(update={"nominal_gb_per_s": link_rate("400Gbit")}),
-    )
-    timed = plain.model_copy(update={"levels": levels})
-    (own,), (other,), (at_half,) = (
-        logs(each, rate)
-        for each in (plain, find("hgx-h200"), relinked(timed, link_rate("200Gbit")))
-    )
+    copy = scaled(plain, "rate", 0.5).model_copy(update={"name": "half", "drawn_as": plain.name})
+    (own,), (other,), (at_half,) = (logs(each, rate) for each in (plain, find("hgx-h200"), copy))
     assert abs(np.corrcoef(own, other)[0, 1]) < 0.1
     assert np.array_equal(own, at_half)
 

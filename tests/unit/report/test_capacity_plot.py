@@ -8,13 +8,13 @@ from typing import Any
 
 import pytest
 from helpers.capacity_lines import capacities_of, capacity_line
-from helpers.golden import Golden
 from helpers.plotted_runs import RANKS, TEN, TWENTY
 
 from spbench.report.plots import style
 from spbench.report.plots.figure import save
 from spbench.report.plots.frame import Run
-from spbench.report.plots.kinds import capacity_curves, capacity_panels, page_of
+from spbench.report.plots.kinds import capacity_curves, capacity_panels
+from spbench.report.plots.pages import page_of
 
 
 def grown(strategies: tuple[str, ...], **more: Any) -> list[dict[str, Any]]:
@@ -59,11 +59,16 @@ def test_any_capacities_are_drawn(name: str, tmp_path: Path) -> None:
     assert ("ranks that tried on H100" in sheet.caption) == (name == "mixed")
 
 
-def test_a_panel_names_what_grows_and_the_memory(tmp_path: Path, golden: Golden) -> None:
+def test_a_panel_names_what_grows_and_the_memory(tmp_path: Path) -> None:
     rows = capacity_panels(Run(folder=tmp_path, capacities=capacities_of(mixed(), tmp_path)))
     panels = {title: capacity_curves(of_panel) for title, of_panel in rows.items()}
-    golden("\n".join(list(panels)[:2]))
-    ulysses = next(iter(panels.values())).curves[1]
+    assert list(panels)[:2] == [
+        "largest batch: dsp-720m (time 64 x space 4096, bfloat16, train, checkpointed), "
+        "within 68.5 GiB of a rank",
+        "longest space: dsp-720m (time 64, batch 1, bfloat16, train, checkpointed), "
+        "within 68.5 GiB of a rank",
+    ]
+    ulysses = next(iter(panels.values()))[1]
     assert ulysses.x == [1, 2, 4, 8, 16] and ulysses.y[0] == 23
-    crosses = [each.failed for panel in panels.values() for each in panel.curves if each.failed]
+    crosses = [each.failed for drawn in panels.values() for each in drawn if each.failed]
     assert crosses == [[(8.0, "too large")], [(4.0, "cannot run")]]

@@ -19,7 +19,8 @@ from spbench.report.plots import style
 from spbench.report.plots.draw import Curve, Curves
 from spbench.report.plots.figure import Sheet, save
 from spbench.report.plots.frame import Asked, curve_panels
-from spbench.report.plots.kinds import KINDS, PARETO, curves, page_of
+from spbench.report.plots.kinds import KINDS, PARETO, missing_from
+from spbench.report.plots.pages import page_of
 from spbench.report.strategy_table import ranking_sentences
 from spbench.results.record import Record
 from spbench.results.runs_csv import frame_of
@@ -63,11 +64,11 @@ def test_a_figure_without_points_says_what_is_missing(name: str, why: str, tmp_p
     sheet = drawn(RUNS[name](), tmp_path, "pareto")["pareto"]
     (path,) = save(sheet, tmp_path / "pareto", ("svg",))
     (rows,) = curve_panels(plotted(RUNS[name](), tmp_path), PARETO).values()
-    panel = curves(rows)
-    assert panel.missing.startswith(
+    missing = missing_from(rows)
+    assert missing.startswith(
         "no case has tokens / s of a rank and MiB allocated at the peak of a rank\n"
     )
-    assert why in panel.missing
+    assert why in missing
     assert path.exists()
 
 

@@ -25,6 +25,7 @@ from spbench.analysis.compare_strategies import Line
 from spbench.report.plots import draw as marks
 from spbench.report.plots import kinds
 from spbench.report.plots import style as look
+from spbench.report.plots.caption import about_run
 from spbench.report.plots.figure import Mark, Sheet, save_all
 from spbench.report.plots.figure import draw as draw_sheet
 from spbench.report.plots.style import STYLE
@@ -66,11 +67,11 @@ def draw(records: list[Record], folder: Path) -> list[Path]:
 
 
 def caption_of(records: list[Record]) -> str:
-    return kinds.caption(plotted(records, Path()))
+    return about_run(plotted(records, Path()))
 
 
 def draw_bars(ax: Axes, kind: str, records: list[Record]) -> None:
-    kinds.bars(kind, lines_of(records)).draw(ax)
+    kinds.BARS[kind].bars(lines_of(records), plotted(records, Path())).draw(ax)
 
 
 def draw_ratios(ax: Axes, lines: Sequence[Line]) -> None:

@@ -1,4 +1,4 @@
-"""``spbench evidence`` and ``check --markdown``: one block says what, how much, how sure, where."""
+"""``compare --markdown`` and ``check --markdown``: one block for a pull request, or for a check."""
 
 from __future__ import annotations
 
@@ -8,11 +8,12 @@ from typing import Any
 
 import pytest
 from helpers.example_rows import findings_of
+from helpers.golden import Golden
 from helpers.kept_runs import SENT, kept, side, spbench
 
 from spbench.analysis.findings import USUAL
 from spbench.analysis.verdict import judged
-from spbench.errors import DONE, REGRESSION, USAGE
+from spbench.errors import CANNOT_JUDGE, DONE, REGRESSION
 from spbench.report import markdown
 from spbench.report.markdown import changes_part
 from spbench.report.run_table import headline, sentences, share_notes
@@ -35,16 +36,18 @@ def split(exposed_ms: float, records: list[Record]) -> list[Record]:
     ]
 
 
-def block(after: list[Record], *words: str, before: list[Record] | None = None) -> str:
-    """The evidence of ``after`` against ``before``, which is twenty parts exposed of a hundred."""
+def block(
+    after: list[Record], *words: str, before: list[Record] | None = None, code: int = DONE
+) -> str:
+    """The block of ``after`` against ``before``, which is twenty parts exposed of a hundred."""
     was = side("a", git_commit="aabb11223344556677", output_error=1e-6, tolerance=1e-4)
     kept("before", split(20.0, was) if before is None else before)
     kept("after", after)
     with Store(Path("results/after")) as store:
         argv = ["spbench", "run", "-s", "dsp", "-g", "2"]
         store.write_run({"argv": argv, "cases": [], "git": {"commit": "x", "dirty": True}})
-    done = spbench("evidence", "after", "before", *words)
-    assert done.exit_code == DONE
+    done = spbench("compare", "before", "after", "--markdown", *words)
+    assert done.exit_code == code
     return done.stdout
 
 
@@ -53,19 +56,9 @@ def head(factor: float, **more: Any) -> list[Record]:
     return side("b", factor, **known | more)
 
 
-def test_a_slower_case_is_in_the_headline_with_all_that_a_review_asks() -> None:
+def test_a_slower_case_is_in_the_headline_with_all_that_a_review_asks(golden: Golden) -> None:
     """Both commits, launches, ratio and interval, the culprit, bytes, memory, parity, command."""
-    text = block(split(20.0, head(1.1)))
-    title, _, counts, *_ = text.splitlines()
-    assert title == "### spbench evidence: worse: dsp on 2 ranks (time +10.0 %)"
-    assert counts == "1 case: 1 slower"
-    assert "| dsp | 2 | **slower** | 100 → 110 | +10.0 % (+9.4..+10.6 %, 5) | compute: " in text
-    assert "compute: +10 of +10 ms" in text
-    assert "| 2.0e-06 of 1.0e-04 |" in text
-    assert "| commit | aabb11223344 | ffee11223344, with uncommitted changes |" in text
-    assert "| launches | 5 of a case | 5 of a case |" in text
-    assert "$ spbench run -s dsp -g 2  # at ffee11223344, with uncommitted changes" in text
-    assert text.rstrip().endswith("$ spbench evidence after before\n```")
+    golden(block(split(20.0, head(1.1))))
 
 
 @pytest.mark.parametrize(
@@ -139,63 +132,47 @@ def test_changed_cases_come_first_and_the_others_are_folded() -> None:
     assert "| dsp |" in shown and "| rsa |" not in shown and "| rsa |" in folded
 
 
-def test_other_environments_have_a_banner() -> None:
-    """A planted fault and another GPU are named before any figure."""
+def test_other_environments_have_a_banner(golden: Golden) -> None:
+    """A planted fault and another GPU are named before any figure; the exit code is compare's."""
     fault = {"environment": "SPBENCH_FAULT=slow@rank1:5%"}
-    text = block(head(1.1, gpu="another GPU", **fault))
-    assert text.startswith("### spbench evidence: not all of it can be compared")
-    banner = text[: text.index("| strategy")]
-    assert "> [!WARNING]" in banner
-    assert "environment SPBENCH_FAULT=slow@rank1:5%, was blank" in banner
-    assert "The time and memory of 1 case cannot be compared: gpu another GPU, was a GPU" in banner
+    other = head(1.1, gpu="another GPU", **fault)
+    golden(block(other, code=CANNOT_JUDGE))
+    shown = block(other, "--allow-mismatch")
+    assert "$ spbench compare before after --allow-mismatch" in shown.splitlines()
 
 
-def test_an_improvement_and_a_wrong_result_are_headlines_too() -> None:
+def test_an_improvement_and_a_wrong_result_are_headlines_too(golden: Golden) -> None:
     """Better is said; a gate that fails is worse."""
-    assert block(head(0.9)).startswith(
-        "### spbench evidence: better: dsp on 2 ranks (time -10.0 %)"
-    )
+    golden(block(head(0.9)).splitlines()[0], "better")
     wrong = [replace(each, status="wrong_result", output_error=0.5) for each in head(1.0)]
     kept("wrong", wrong)
-    text = spbench("evidence", "wrong", "before").stdout
-    assert "worse: dsp on 2 ranks (broke)" in text
-    assert "5.0e-01 of 1.0e-04 WRONG" in text
+    golden(spbench("compare", "before", "wrong", "--markdown").stdout, "wrong")
 
 
-def test_one_run_alone() -> None:
+def test_one_run_alone(golden: Golden) -> None:
     """Its strategies side by side, and where they come from."""
     kept("mine", side("a"), side("a", 1.2, strategy="rsa"))
-    done = spbench("evidence", "mine")
+    done = spbench("compare", "mine", "--markdown", "--reference", "rsa")
     assert done.exit_code == DONE
-    assert "| dsp | 2 | 100 |" in done.stdout and "dsp is fastest; rsa takes 1.20x" in done.stdout
-    assert "| launches | 5 of a case |" in done.stdout
+    golden(done.stdout)
 
 
-def test_a_time_that_is_open_is_no_headline_without_a_change() -> None:
+def test_a_time_that_is_open_is_no_headline_without_a_change(golden: Golden) -> None:
     """Nobody takes an interval that holds both a change and none for a time that is the same."""
     few = [replace(each, noisy="others used 1.4 of 2 cores") for each in head(1.5)]
-    text = block(few)
-    assert text.startswith("### spbench evidence: time inconclusive in 1 case")
-    assert "- dsp on 2 ranks: time inconclusive: too many launches were disturbed" in text
-    assert block(head(1.0)).startswith("### spbench evidence: no change is shown")
+    golden(block(few), "disturbed")
+    golden(block(head(1.0)).splitlines()[0], "the same")
 
 
 def test_the_commands_that_repeat_it_have_the_flags_that_judged_it() -> None:
     """Margins, metrics and the folder of the baselines, for a reader who has only the block."""
     last = block(head(1.1), "--margin", "5%").splitlines()[-2]
-    assert last == "$ spbench evidence after before --margin 5%"
+    assert last == "$ spbench compare before after --margin 5%"
     assert spbench("baseline", "set", "main", "before", "--baselines", "b").exit_code == DONE
     words = ("check", "--baseline", "main", "after", "--max-slowdown", "0.02", "--baselines", "b")
     assert spbench(*words, "--markdown", "m.md").exit_code == REGRESSION
     last = Path("m.md").read_text().splitlines()[-2]
     assert last == "$ spbench check --baseline main after --max-slowdown 2% --baselines b"
-
-
-def test_a_run_that_is_not_there() -> None:
-    """Exit 2 with the runs that are."""
-    kept("mine", side("a"))
-    done = spbench("evidence", "yours")
-    assert (done.exit_code, "no run at yours. The latest" in done.stderr) == (USAGE, True)
 
 
 def test_what_a_check_does_not_judge_is_said_in_its_markdown() -> None:
