@@ -267,7 +267,8 @@ def _environment_sentences(judgement: Judgement, base: Provenance, head: Provena
         cases = counted(len({finding.case for finding in findings}), "case")
         apart.append(f"The {metrics} of {cases} cannot be compared: {reason}.")
     differ = [word for word in differences(base, head) if word not in " ".join(apart)]
-    return [f"**Environments differ**: {'; '.join(differ)}."] * bool(differ) + apart
+    environments = [f"**Environments differ**: {'; '.join(differ)}."] if differ else []
+    return environments + apart
 
 
 def _origins(sides: dict[str, Provenance]) -> list[str]:
