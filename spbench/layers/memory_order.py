@@ -40,7 +40,7 @@ def split_in_memory_order(
 
     Returns
     -------
-    tuple of Tensor
+    list of Tensor
         Views of ``x``.
     """
     order = memory_order(x, features)
