@@ -14,7 +14,8 @@ from dataclasses import dataclass
 
 from spbench.analysis.intervals import around, geometric_mean
 from spbench.analysis.launches import CaseRows
-from spbench.results.record import Record
+from spbench.analysis.rows import LaunchRow, LaunchRows
+from spbench.results.record import larger_error
 from spbench.workload.traffic import PHASES
 
 MOST = 0.7
@@ -42,54 +43,51 @@ def figure(values: Sequence[float]) -> Figure | None:
     return Figure(mean=geometric_mean(values), low=low, high=high, is_interval=interval is not None)
 
 
-def measured(records: Sequence[Record], column: str) -> list[float]:
-    """The values of a column that were measured: above 0."""
-    return [value for record in records if (value := getattr(record, column))]
-
-
-def step_figure(records: Sequence[Record]) -> Figure | None:
+def step_figure(rows: LaunchRows) -> Figure | None:
     """The figure of a step, of a projected one with its own interval; None without a time."""
-    for row in records[-1:]:
-        if row.kind == "projected" and row.step_ms and row.step_ms_low and row.step_ms_high:
-            return Figure(
-                mean=row.step_ms, low=row.step_ms_low, high=row.step_ms_high, is_interval=False
-            )
-    return figure(measured(records, "step_ms"))
+    if len(rows) and rows.row(-1)["kind"] == "projected":
+        last = rows.row(-1)
+        ms, low, high = (last[name] for name in ("step_ms", "step_ms_low", "step_ms_high"))
+        if ms and low and high:
+            return Figure(mean=ms, low=low, high=high, is_interval=False)
+    return figure(rows.measured("step_ms"))
 
 
-def split_of(step_ms: float | None, records: Sequence[Record]) -> tuple[float | None, float | None]:
+def split_of(step_ms: float | None, rows: LaunchRows) -> tuple[float | None, float | None]:
     """Milliseconds of computation and of exposed communication: together they are ``step_ms``.
 
     None where a launch does not know its own. Where nothing is sent, no communication is exposed;
     rows of earlier versions say otherwise.
     """
-    if step_ms is not None and not any(any(_sent(record, 1)) for record in records):
+    # Bytes that were not counted (None) may have been sent.
+    if step_ms is not None and all({*rows[f"sent_bytes_{phase}"]} <= {0} for phase in PHASES):
         return step_ms, 0.0
-    computed = measured(records, "compute_ms")
-    exposed = [ms for record in records if (ms := record.exposed_comm_ms) is not None]
-    if not computed or len(computed) < len(records):
-        is_known = exposed and len(exposed) == len(records)
+    computed = rows.measured("compute_ms")
+    exposed = [ms for ms in rows["exposed_comm_ms"] if ms is not None]
+    is_known = len(exposed) == len(rows) > 0
+    if not computed or len(computed) < len(rows):
         return None, statistics.fmean(exposed) if is_known else None
     compute_ms = geometric_mean(computed)
-    is_known = step_ms is not None and len(exposed) == len(records)
     return compute_ms, step_ms - compute_ms if step_ms is not None and is_known else None
 
 
-def wrong_besides_gate(record: Record) -> str:
+def gate_error(row: LaunchRow) -> float | None:
+    """The larger error of the gate of a launch."""
+    return larger_error(row["output_error"], row["gradient_error"])
+
+
+def wrong_besides_gate(row: LaunchRow) -> str:
     """What is wrong with a launch whose numbers passed the gate; blank if they did not."""
-    if record.repeat_error is not None or record.agreement_error is not None:
+    if row["repeat_error"] is not None or row["agreement_error"] is not None:
         return "timed step"
-    if record.gate_error is None or record.tolerance is None:
+    error, tolerance = gate_error(row), row["tolerance"]
+    if error is None or tolerance is None:
         return ""
-    predicted = [getattr(record, f"predicted_bytes_{phase}") or 0 for phase in PHASES]
-    is_other = _sent(record, 0) != predicted
-    return "bytes" if is_other and record.gate_error <= record.tolerance else ""
-
-
-def _sent(record: Record, unknown: int) -> list[int]:
-    """Bytes of each phase; ``unknown`` where they were not counted."""
-    counts = [getattr(record, f"sent_bytes_{phase}") for phase in PHASES]
-    return [unknown if count is None else count for count in counts]
+    is_other = any(
+        (row[f"sent_bytes_{phase}"] or 0) != (row[f"predicted_bytes_{phase}"] or 0)
+        for phase in PHASES
+    )
+    return "bytes" if is_other and error <= tolerance else ""
 
 
 def culprit_of(before: CaseRows, after: CaseRows, sent_changed: bool) -> str:
@@ -98,13 +96,14 @@ def culprit_of(before: CaseRows, after: CaseRows, sent_changed: bool) -> str:
 
     ``sent_changed``: whether bytes or calls differ.
     """
-    old, new = ([row for row in case.used if row.status == "ok"] for case in (before, after))
+    old, new = (case.used.having("status", "ok") for case in (before, after))
     retries = _retries(new) - _retries(old)
     if retries >= 1:
         return f"memory: the allocator emptied its cache {retries:.0f} times more in a launch"
-    splits = [_split(records) for records in (old, new)]
+    splits = [_split(rows) for rows in (old, new)]
     if None in splits:
-        why = next((r.compute_note for r in [*new, *old] if r.compute_note), "no silent steps")
+        notes = [*new["compute_note"], *old["compute_note"]]
+        why = next(filter(None, notes), "no silent steps")
         if sent_changed:
             return f"bytes: what is sent changed; the step is not split ({why})"
         return f"not split: {why}; bytes and calls are the same"
@@ -134,52 +133,55 @@ def _parts_in_words(compute_ms: float, exposed_ms: float) -> tuple[str, str]:
     return "both", f"compute {compute_ms:+.3g} ms, exposed {exposed_ms:+.3g} ms"
 
 
-def _split(records: Sequence[Record]) -> tuple[float, float] | None:
+def _split(rows: LaunchRows) -> tuple[float, float] | None:
     """Milliseconds of computation and of exposed communication; None where they are not known."""
-    if any(record.kind == "one_gpu_share" for record in records):
-        share = figure(measured(records, "compute_ms"))
+    if "one_gpu_share" in rows["kind"]:
+        share = figure(rows.measured("compute_ms"))
         return (share.mean, 0.0) if share else None
-    step = step_figure(records)
-    compute, exposed = split_of(step.mean if step else None, records)
+    step = step_figure(rows)
+    compute, exposed = split_of(step.mean if step else None, rows)
     return None if compute is None or exposed is None else (compute, exposed)
 
 
-def _retries(records: Sequence[Record]) -> float:
+def _retries(rows: LaunchRows) -> float:
     """How often the allocator emptied its cache in a launch."""
-    return statistics.median([record.alloc_retries or 0 for record in records] or [0])
+    return statistics.median([count or 0 for count in rows["alloc_retries"]] or [0])
 
 
-def failed_launches(status: str, records: Sequence[Record]) -> str:
+def failed_launches(status: str, rows: LaunchRows) -> str:
     """Launches with this status, and with others but ok: 1 of 5 launches: hang, 2 crash."""
-    counts = Counter[str](record.status for record in records if record.status != "ok")
-    share = f"{counts.pop(status)} of {len(records)} launches: {status}"
+    counts = Counter[str](other for other in rows["status"] if other != "ok")
+    share = f"{counts.pop(status)} of {len(rows)} launches: {status}"
     return share + "".join(f", {count} {other}" for other, count in counts.items())
 
 
-def cause_of(records: Sequence[Record]) -> Record:
+def cause_of(rows: LaunchRows) -> LaunchRow:
     """The launch that explains why there are no figures: a wrong one, else the last that ran."""
-    wrong = [record for record in records if record.status == "wrong_result"]
-    return ([record for record in wrong or records if record.status != "skipped"] or records)[-1]
+    wrong = rows.having("status", "wrong_result")
+    candidates = wrong if len(wrong) else rows
+    ran = candidates.only(status != "skipped" for status in candidates["status"])
+    return (ran if len(ran) else rows).row(-1)
 
 
-def why_incomplete(records: Sequence[Record], good: Sequence[Record]) -> str:
+def why_incomplete(rows: LaunchRows, good: LaunchRows) -> str:
     """Why there are no figures or not all, or which launches failed or were noisy."""
-    if not good:
-        return cause_of(records).reason
-    reasons = []
-    if failed := [record for record in records if record.status != "ok"]:
+    if not len(good):
+        return str(cause_of(rows)["reason"])
+    reasons, count = [], len(rows)
+    failed = rows.only(status != "ok" for status in rows["status"])
+    if len(failed):
         worst = cause_of(failed)
-        reasons.append(f"{failed_launches(worst.status, records)}. {worst.reason}")
-    if noisy := [record.noisy for record in records if record.status == "ok" and record.noisy]:
-        effect = "so the time is unreliable" if any(record.noisy for record in good) else "left out"
+        reasons.append(f"{failed_launches(worst['status'], rows)}. {worst['reason']}")
+    finished = rows.having("status", "ok")
+    if noisy := [*filter(None, finished["noisy"])]:
+        effect = "so the time is unreliable" if any(good["noisy"]) else "left out"
         last = f"in the last {noisy[-1]}" if len({*noisy}) > 1 else noisy[-1]
-        reasons.append(f"{len(noisy)} of {len(records)} launches noisy, {effect}: {last}")
-    unsteady = [record for record in good if record.steady == "no" and record.effort == "full"]
-    if unsteady:
-        reasons.append(f"{len(unsteady)} of {len(records)} launches timed before they were steady")
-    quiet = sum(record.status == "ok" and not record.noisy for record in records)
-    if unpaired := quiet - sum(not record.noisy for record in good):
+        reasons.append(f"{len(noisy)} of {count} launches noisy, {effect}: {last}")
+    if unsteady := len(good.having("steady", "no").having("effort", "full")):
+        reasons.append(f"{unsteady} of {count} launches timed before they were steady")
+    if unpaired := len(finished.having("noisy", "")) - len(good.having("noisy", "")):
         other = "another strategy's launch in the same round was noisy or failed"
-        reasons.append(f"{unpaired} of {len(records)} launches left out: {other}")
-    notes = dict.fromkeys(record.compute_note for record in good if record.compute_note)
-    return "; ".join(reasons + [f"exposed time is not known: {note}" for note in [*notes][-1:]])
+        reasons.append(f"{unpaired} of {count} launches left out: {other}")
+    # Of several reasons the last alone is named.
+    notes = [*dict.fromkeys(filter(None, good["compute_note"]))][-1:]
+    return "; ".join(reasons + [f"exposed time is not known: {note}" for note in notes])

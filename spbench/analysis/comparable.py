@@ -9,14 +9,13 @@
 """
 
 import re
-from collections.abc import Collection, Iterable, Iterator, Sequence
-from operator import attrgetter
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
 import pandas
 
-from spbench.results.record import Record
-from spbench.results.runs_csv import records_of
-from spbench.results.variables import ASKED, read_column
+from spbench.analysis.rows import LaunchRow, rows_of
+from spbench.results.variables import ASKED, compared, read_column
 from spbench.text import grouped
 
 SHAPE = ("axes", "batch", "dtype", "mode", "checkpointing", "optimizer", "guidance")
@@ -80,9 +79,34 @@ def _cases(frame: pandas.DataFrame) -> dict[str, tuple[object, ...]]:
 
 def setups_of(frame: pandas.DataFrame) -> list[Setup]:
     """The values of ``HARDWARE``, row by row."""
-    kind = frame.groupby(list(IN_FRAME), sort=False, dropna=False).ngroup()
-    setups = list(map(attrgetter(*HARDWARE), records_of(frame[~kind.duplicated()])))
-    return [setups[number] for number in kind]
+    alike = frame.groupby(list(IN_FRAME), sort=False, dropna=False).ngroup()
+    setups = [_setup(row) for row in rows_of(frame[~alike.duplicated()])]
+    return [setups[number] for number in alike]
+
+
+def _setup(row: LaunchRow) -> Setup:
+    """The values of ``HARDWARE`` in a row; what an older version did not write is blank."""
+    # Until version 4 of the columns, a launch had the median of its iterations.
+    statistic = "median" if row["schema_version"] < 4 else "trimmed mean"
+    # Which of the NUMA nodes ranks were bound to makes no difference.
+    binding = "" if not row["numa"] else "none" if "any " in row["numa"] else "bound"
+    return (
+        *(row[name] for name in (*LIBRARIES, "hardware")),
+        ranks_by_node(row["placement"], row["world_size"]),
+        row["effort"],
+        statistic,
+        binding,
+        compared(row["variables"], row["environment"]),
+    )
+
+
+def ranks_by_node(placement: str, ranks: int) -> str:
+    """Number of ranks on each machine, as 4+4; ``placement`` is as the column has it."""
+    runs = [part.rpartition(" ")[2].partition("-") for part in placement.split(", ")]
+    if not all(first.isdecimal() for first, _, _ in runs):
+        return str(ranks)
+    counts = [int(last) - int(first) + 1 if last.isdecimal() else 1 for first, _, last in runs]
+    return "+".join(map(str, counts))
 
 
 def mismatch(
@@ -145,35 +169,35 @@ def in_panels(frame: pandas.DataFrame) -> pandas.DataFrame:
     """
     effort = frame["effort"].replace("", "full")
     number = frame.groupby([*(frame[name] for name in PANEL), effort], sort=False).ngroup()
-    firsts = records_of(frame[~number.duplicated()])
-    alike = grouped(firsts, panel_title)
-    titles = [_title(record, alike[panel_title(record)]) for record in firsts]
+    panels = [*rows_of(frame[~number.duplicated()])]
+    alike = grouped(panels, panel_title)
+    titles = [_title(row, alike[panel_title(row)]) for row in panels]
     return frame.assign(panel=[titles[i] for i in number], panel_number=number)
 
 
-def panel_title(record: Record) -> str:
+def panel_title(row: LaunchRow | Mapping[str, Any]) -> str:
     """Workload, shape and mode in words."""
-    axes = re.sub(r"(?<=\d)x", " x ", record.axes).replace("=", " ")
-    words = [axes, f"batch {record.batch}", record.dtype, record.mode]
-    if record.checkpointing != "none":
+    axes = re.sub(r"(?<=\d)x", " x ", row["axes"]).replace("=", " ")
+    words = [axes, f"batch {row['batch']}", row["dtype"], row["mode"]]
+    if row["checkpointing"] != "none":
         words.append("checkpointed")
-    if record.guidance:
-        words.append(f"{record.guidance} branches")
-    if record.optimizer:
-        words.append(record.optimizer)
-    if record.kind != "measured":
-        on = f" on {record.cluster}" if record.cluster else ""
-        words.append(record.kind.replace("_", " ") + on)
-    return f"{record.workload} ({', '.join(words)})"
+    if row["guidance"]:
+        words.append(f"{row['guidance']} branches")
+    if row["optimizer"]:
+        words.append(row["optimizer"])
+    if row["kind"] != "measured":
+        on = f" on {row['cluster']}" if row["cluster"] else ""
+        words.append(row["kind"].replace("_", " ") + on)
+    return f"{row['workload']} ({', '.join(words)})"
 
 
-def _further_words(record: Record) -> Setup:
+def _further_words(row: LaunchRow) -> Setup:
     """What panels with equal titles may differ in, in words."""
-    key = f"workload {record.workload_key}" if record.workload_key else ""
-    return key, record.device, "" if record.effort_label == "full" else record.effort
+    key = f"workload {row['workload_key']}" if row["workload_key"] else ""
+    return key, row["device"], "" if row["effort"] in ("", "full") else row["effort"]
 
 
-def _title(record: Record, alike: Sequence[Record]) -> str:
-    columns = zip(_further_words(record), *map(_further_words, alike), strict=True)
+def _title(row: LaunchRow, alike: Sequence[LaunchRow]) -> str:
+    columns = zip(_further_words(row), *map(_further_words, alike), strict=True)
     words = [word for word, *every in columns if word and len(set(every)) > 1]
-    return " ".join([panel_title(record), ", ".join(words)]).rstrip()
+    return " ".join([panel_title(row), ", ".join(words)]).rstrip()

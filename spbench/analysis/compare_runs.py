@@ -8,7 +8,7 @@ from dataclasses import replace
 
 import pandas
 
-from spbench.analysis.case_figures import culprit_of
+from spbench.analysis.case_figures import culprit_of, gate_error
 from spbench.analysis.comparable import LIBRARIES, between_kinds, in_panels, matched, mismatch
 from spbench.analysis.compare import compare_times
 from spbench.analysis.findings import (
@@ -22,7 +22,8 @@ from spbench.analysis.findings import (
     volume_change,
 )
 from spbench.analysis.launches import CaseRows, cases_by, launches_by
-from spbench.results.record import COLUMNS, Record
+from spbench.analysis.rows import LaunchRows
+from spbench.results.record import COLUMNS
 
 SAME_LAUNCHES = "both runs hold the same launches"
 CASE = ["run", "case"]
@@ -45,7 +46,7 @@ def compare_runs(
         old, new = cases.get((BEFORE, name_before)), cases.get((AFTER, name_after))
         case = new or old
         assert case is not None
-        status = _status(old.every if old else [], new.every if new else [])
+        status = _status(old.every if old else None, new.every if new else None)
         error, tolerance = _gate(new)
         of_case = [replace(status, gate_error=error, tolerance=tolerance)]
         if old is not None and new is not None:
@@ -54,15 +55,15 @@ def compare_runs(
                 *_memory(old, new, margins.memory, allow_mismatch),
                 *_volume(old, new),
             ]
-        last = case.every[-1]
+        last = case.every.row(-1)
         findings += [
             replace(
                 finding,
-                case=last.case,
+                case=last["case"],
                 panel=case.panel,
-                strategy=last.strategy,
-                ranks=last.world_size,
-                kind=last.kind,
+                strategy=last["strategy"],
+                ranks=last["world_size"],
+                kind=last["kind"],
             )
             for finding in of_case
             if finding.metric in metrics or finding.metric == "status"
@@ -91,7 +92,7 @@ def _time(before: CaseRows, after: CaseRows, margin: float, allow_mismatch: bool
     if comparison is None:
         return _lost("time", bool(old.ms), after)
     is_same = comparison.verdict == "same"
-    is_copy = is_same and all(record in before.every for record in after.every)
+    is_copy = is_same and _are_copies(before.every, after.every)
     return [
         Finding(
             metric="time",
@@ -105,24 +106,33 @@ def _time(before: CaseRows, after: CaseRows, margin: float, allow_mismatch: bool
     ]
 
 
-def _status(before: Sequence[Record], after: Sequence[Record]) -> Finding:
+def _are_copies(before: LaunchRows, after: LaunchRows) -> bool:
+    """Whether each row after is one of those before, in all columns."""
+    old, new = ([tuple(row[name] for name in COLUMNS) for row in rows] for rows in (before, after))
+    return all(row in old for row in new)
+
+
+def _status(before: LaunchRows | None, after: LaunchRows | None) -> Finding:
     """How the case ended. What was projected did not end, and broke nothing."""
-    if not before or not after or before[-1].kind == after[-1].kind:
+    if not before or not after:
+        return compare_status(before, after)
+    old, new = before.row(-1), after.row(-1)
+    if old["kind"] == new["kind"]:
         return compare_status(before, after)
     return Finding(
         metric="status",
         verdict="not comparable",
-        before=before[-1].status,
-        after=after[-1].status,
-        reason=between_kinds([before[-1].kind], [after[-1].kind]),
+        before=old["status"],
+        after=new["status"],
+        reason=between_kinds([old["kind"]], [new["kind"]]),
     )
 
 
 def _gate(after: CaseRows | None) -> tuple[float | None, float | None]:
     """The largest error of the gate in any launch, and the tolerance of that launch."""
-    gated = [record for record in after.every if record.gate_error is not None] if after else []
-    worst = max(gated, key=lambda record: record.gate_error or 0.0, default=None)
-    return (worst.gate_error, worst.tolerance) if worst else (None, None)
+    launches = [(gate_error(row), row["tolerance"]) for row in after.every] if after else []
+    gated = [(error, tolerance) for error, tolerance in launches if error is not None]
+    return max(gated, key=lambda launch: launch[0], default=(None, None))
 
 
 def _memory(
@@ -140,17 +150,16 @@ def _memory(
     return [Finding(metric="memory", verdict=verdict, before=was, after=now, reason=why_not)]
 
 
-def _peak_bytes(case: CaseRows) -> int:
+def _peak_bytes(case: CaseRows) -> float:
     """The largest peak, since any launch may take as much; 0: not measured."""
-    good = [record for record in case.used if record.status == "ok"]
-    return max((record.peak_allocated_bytes or 0 for record in good), default=0)
+    return max(case.used.having("status", "ok").measured("peak_allocated_bytes"), default=0)
 
 
 def _volume(before: CaseRows, after: CaseRows) -> list[Finding]:
     """Compares wrong launches, too, if their prediction changed: that explains them."""
     if not before.launches.setups:
         return []
-    if before.used[-1:] and after.used[-1:] and before.used[-1].kind != after.used[-1].kind:
+    if before.used and after.used and before.used["kind"][-1] != after.used["kind"][-1]:
         return []  # the status says so
     was, now = both_sent(before.used, after.used)
     if was is None or now is None:

@@ -22,7 +22,7 @@ import pandas
 from spbench.analysis.case_figures import (
     Figure,
     cause_of,
-    measured,
+    gate_error,
     split_of,
     step_figure,
     why_incomplete,
@@ -31,7 +31,7 @@ from spbench.analysis.case_figures import (
 from spbench.analysis.compare import MARGIN, Comparison, compare_side_by_side
 from spbench.analysis.intervals import geometric_mean
 from spbench.analysis.launches import NONE, CaseRows, Cases, cases_of
-from spbench.results.record import Record
+from spbench.analysis.rows import LaunchRows
 from spbench.workload.traffic import PHASES
 
 SURE = 0.9
@@ -231,53 +231,49 @@ def _lowest(lines: Sequence[Line]) -> str:
 def _line(case: CaseRows, reference: str) -> Line:
     """The case by itself, without its ratios to others."""
     good = case.used
-    first = (good or [cause_of(case.every)])[-1]
-    wrong = [record for record in case.every if record.status == "wrong_result"]
-    proved = max(wrong, key=lambda record: record.gate_error or 0.0, default=first)
+    first = good.row(-1) if good else cause_of(case.every)
+    wrong = [*case.every.having("status", "wrong_result")]
+    proved = max(wrong, key=lambda row: gate_error(row) or 0.0, default=first)
     besides = wrong_besides_gate(proved) if wrong else ""
-    passed = "passed" if proved.tolerance is not None else "not run"
+    passed = "passed" if proved["tolerance"] is not None else "not run"
     step = step_figure(good)
     compute_ms, exposed_ms = split_of(step.mean if step else None, good)
-    peaks = measured(good, "peak_allocated_bytes")
-    rates = {name: measured(good, name) for name in ("tokens_per_s", "mfu", "exposed_gb_per_s")}
+    peaks = good.measured("peak_allocated_bytes")
+    kept = ("workload", "kind", "strategy", "status", "agreed_with")
     return Line(
-        workload=first.workload,
+        **{name: first[name] for name in (*kept, "memory_limit_bytes", "slower_share")},
+        **{name: proved[name] for name in ("output_error", "gradient_error", "tolerance")},
         panel=case.panel,
-        kind=first.kind,
-        ranks=first.world_size,
-        strategy=first.strategy,
-        launches=0 if first.kind == "projected" else len(good),
-        status=first.status,
+        ranks=first["world_size"],
+        launches=0 if first["kind"] == "projected" else len(good),
         reason=why_incomplete(case.every, good),
-        is_noisy=any(record.noisy for record in good),
+        is_noisy=any(good["noisy"]),
         step_ms=step,
         only_launch_ms=_scatter(good),
         reference=reference,
         to_reference=None,
         to_fastest=None,
-        **{
-            name: geometric_mean(of_launches) if of_launches else None
-            for name, of_launches in rates.items()
-        },
+        tokens_per_s=_mean(good.measured("tokens_per_s")),
+        mfu=_mean(good.measured("mfu")),
+        exposed_gb_per_s=_mean(good.measured("exposed_gb_per_s")),
         compute_ms=compute_ms,
         exposed_comm_ms=exposed_ms,
         peak_allocated_bytes=statistics.median(peaks) if peaks else None,
-        sent_bytes={phase: getattr(first, f"sent_bytes_{phase}") for phase in PHASES},
-        predicted_bytes={phase: getattr(first, f"predicted_bytes_{phase}") for phase in PHASES},
-        output_error=proved.output_error,
-        gradient_error=proved.gradient_error,
-        tolerance=proved.tolerance,
+        sent_bytes={phase: first[f"sent_bytes_{phase}"] for phase in PHASES},
+        predicted_bytes={phase: first[f"predicted_bytes_{phase}"] for phase in PHASES},
         gate="failed" if wrong and not besides else passed,
         wrong=besides,
-        gated_on=first.gated_on if first.is_gate_reduced else "",
-        agreed_with=first.agreed_with,
-        memory_limit_bytes=first.memory_limit_bytes,
-        slower_share=first.slower_share,
+        gated_on="" if first["gated_on"] == first["workload"] else first["gated_on"],
     )
 
 
-def _scatter(records: Sequence[Record]) -> tuple[float, float] | None:
-    ends = [(record.step_ms_p10, record.step_ms_p90) for record in records]
-    if len(ends) != 1 or ends[0][0] is None or ends[0][1] is None:
+def _mean(values: Sequence[float]) -> float | None:
+    return geometric_mean(values) if values else None
+
+
+def _scatter(rows: LaunchRows) -> tuple[float, float] | None:
+    """Tenth and ninetieth percentile of the steps of a single launch."""
+    ends = [(row["step_ms_p10"], row["step_ms_p90"]) for row in rows]
+    if len(ends) != 1 or None in ends[0]:
         return None
-    return ends[0][0], ends[0][1]
+    return ends[0]

@@ -6,7 +6,7 @@ from typing import Literal
 
 from spbench.analysis.case_figures import failed_launches
 from spbench.analysis.compare import MARGIN, Comparison
-from spbench.results.record import Record
+from spbench.analysis.rows import LaunchRow, LaunchRows
 from spbench.workload.traffic import OPS, PHASES
 
 Metric = Literal["status", "time", "memory", "volume"]
@@ -74,53 +74,54 @@ class Finding:
         return self.after / self.before if self.before and self.after is not None else None
 
 
-def compare_status(before: Sequence[Record], after: Sequence[Record]) -> Finding:
+def compare_status(before: LaunchRows | None, after: LaunchRows | None) -> Finding:
     """A launch that failed gives its case its status, as the other launches cannot be relied on.
 
-    An earlier failure excuses no failure of another kind.
+    An earlier failure excuses no failure of another kind. None: a run does not have the case.
     """
     if not after:
         return Finding(metric="status", verdict="missing", reason="this case was not measured now")
     if not before:
         return _status_of_new(_worst(after))
-    earlier = {record.status for record in before}
+    earlier = {*before["status"]}
     old, new = _worst(before), _worst(after, but=earlier)
-    good = [any(record.status == "ok" for record in run) for run in (before, after)]
-    if new.status == "ok":
-        verdict = "same" if old.status == "ok" else "fixed"
+    had_good, has_good = ("ok" in rows["status"] for rows in (before, after))
+    if new["status"] == "ok":
+        verdict = "same" if old["status"] == "ok" else "fixed"
     else:
         # A case that had good launches before and has none now broke, whatever failed then.
-        is_as_before = new.status in earlier and good[0] <= good[1]
-        verdict = "same" if is_as_before else "broke" if good[0] else "changed"
-    was = f"it was {old.status}. {old.reason}"
+        is_as_before = new["status"] in earlier and (has_good or not had_good)
+        verdict = "same" if is_as_before else "broke" if had_good else "changed"
+    was = f"it was {old['status']}. {old['reason']}"
     reason = was if verdict == "fixed" else _why(new, after, as_before=verdict == "same")
     return Finding(
-        metric="status", verdict=verdict, before=old.status, after=new.status, reason=reason
+        metric="status", verdict=verdict, before=old["status"], after=new["status"], reason=reason
     )
 
 
-def _why(worst: Record, records: Sequence[Record], *, as_before: bool) -> str:
+def _why(worst: LaunchRow, rows: LaunchRows, *, as_before: bool) -> str:
     """How many of the launches ended like ``worst``, and why it did; blank if it is ok."""
-    if worst.status == "ok":
+    status = worst["status"]
+    if status == "ok":
         return ""
-    is_alone = all(record.status == worst.status for record in records)
-    share = worst.status if is_alone else failed_launches(worst.status, records)
-    return f"{share}{', as before' if as_before else ''}. {worst.reason}"
+    share = status if {*rows["status"]} == {status} else failed_launches(status, rows)
+    return f"{share}{', as before' if as_before else ''}. {worst['reason']}"
 
 
-def _status_of_new(record: Record) -> Finding:
+def _status_of_new(row: LaunchRow) -> Finding:
     """A case that was not measured before, or was skipped: no earlier failure excuses it."""
     none_before = "this case was not measured before"
-    if record.status in ("ok", "skipped"):
+    if row["status"] in ("ok", "skipped"):
         return Finding(metric="status", verdict="new", reason=none_before)
-    reason = f"{record.status}, and {none_before}. {record.reason}"
-    return Finding(metric="status", verdict="broke", after=record.status, reason=reason)
+    reason = f"{row['status']}, and {none_before}. {row['reason']}"
+    return Finding(metric="status", verdict="broke", after=row["status"], reason=reason)
 
 
-def _worst(records: Sequence[Record], but: Collection[str] = ()) -> Record:
-    """The first failure, preferably with a status not in ``but``; without any, the last record."""
-    failed = [record for record in records if record.status != "ok"]
-    return ([record for record in failed if record.status not in but] or failed or records[-1:])[0]
+def _worst(rows: LaunchRows, but: Collection[str] = ()) -> LaunchRow:
+    """The first failure, preferably with a status not in ``but``; without any, the last row."""
+    failed = rows.only(status != "ok" for status in rows["status"])
+    others = failed.only(status not in but for status in failed["status"])
+    return (others or failed).row(0) if failed else rows.row(-1)
 
 
 Counts = dict[str, int]
@@ -130,7 +131,7 @@ PREDICTED = {f"predicted_bytes_{phase}": phase for phase in PHASES}
 """Columns of bytes, with the phase or operation that each counts."""
 
 
-def both_sent(before: Sequence[Record], after: Sequence[Record]) -> tuple[int | None, int | None]:
+def both_sent(before: LaunchRows, after: LaunchRows) -> tuple[int | None, int | None]:
     """Bytes that a rank sends in a step, before and after."""
     old, new = (
         sum(counts.get(phase, 0) for phase in PHASES) if counts else None
@@ -157,17 +158,18 @@ class VolumeChange:
         return "; ".join([*self.bytes, *self.calls])
 
 
-def volume_change(before: Sequence[Record], after: Sequence[Record]) -> VolumeChange:
+def volume_change(before: LaunchRows, after: LaunchRows) -> VolumeChange:
     """The change of the first launch that sends anything else than before; else no phrases."""
-    changes = (_change(before, launch) for launch in after)
+    launches = (LaunchRows(after.columns, [number]) for number in after.numbers)
+    changes = (_change(before, launch) for launch in launches)
     return next((change for change in changes if change.unit), VolumeChange(bytes=(), calls=()))
 
 
-def _change(before: Sequence[Record], launch: Record) -> VolumeChange:
-    old, new = _counts(before, [launch])
+def _change(before: LaunchRows, launch: LaunchRows) -> VolumeChange:
+    old, new = _counts(before, launch)
     shared = [name for name in old if name in new]
     sent = _differences({n: old[n] for n in shared}, {n: new[n] for n in shared}, "bytes")
-    was, now = _calls(before), _calls([launch])
+    was, now = _calls(before), _calls(launch)
     calls = _differences(was, now, "calls") if was and now else ()
     return VolumeChange(bytes=[*sent], calls=[*calls])
 
@@ -179,7 +181,7 @@ def _differences(old: Counts, new: Counts, unit: str) -> Iterator[str]:
             yield f"{name} {now:,} {unit}, was {was:,} ({now - was:+,})"
 
 
-def _counts(before: Sequence[Record], after: Sequence[Record]) -> tuple[Counts, Counts]:
+def _counts(before: LaunchRows, after: LaunchRows) -> tuple[Counts, Counts]:
     """The bytes that were sent, if known before and after; else the predictions.
 
     A share sends nothing, and a launch may be wrong before anything is counted. A count is never
@@ -190,26 +192,26 @@ def _counts(before: Sequence[Record], after: Sequence[Record]) -> tuple[Counts, 
     return predicted if all(predicted) and not all(sent) else sent
 
 
-def _sent(records: Sequence[Record]) -> Counts:
+def _sent(rows: LaunchRows) -> Counts:
     """Bytes by phase and operation; those by operation count only beside those by phase."""
-    by_phase = _last(records, SENT_BY_PHASE)
-    return by_phase and by_phase | _last(records, SENT_BY_OP)
+    by_phase = _last(rows, SENT_BY_PHASE)
+    return by_phase and by_phase | _last(rows, SENT_BY_OP)
 
 
-def _last(records: Sequence[Record], columns: Mapping[str, str]) -> Counts:
+def _last(rows: LaunchRows, columns: Mapping[str, str]) -> Counts:
     """The columns of the last launch that has a value in any of them."""
-    for record in reversed(records):
-        cells = {name: getattr(record, column) for column, name in columns.items()}
+    for row in reversed([*rows]):
+        cells = {name: row[column] for column, name in columns.items()}
         counts = {name: count for name, count in cells.items() if count is not None}
         if counts:
             return counts
     return {}
 
 
-def _calls(records: Sequence[Record]) -> Counts:
-    """Calls by phase and operation, which a record writes as ``forward.all_to_all=55``."""
-    for record in reversed(records):
-        words = [word.partition("=") for word in record.collectives.split()]
+def _calls(rows: LaunchRows) -> Counts:
+    """Calls by phase and operation, which a row has as ``forward.all_to_all=55``."""
+    for text in reversed(rows["collectives"]):
+        words = [word.partition("=") for word in text.split()]
         if words:
             return {name.replace(".", " "): int(n) for name, _, n in words if n.isdecimal()}
     return {}

@@ -14,8 +14,8 @@ from spbench.analysis.case_figures import Figure, figure
 from spbench.analysis.comparable import COMPUTES, in_panels, mismatch, setups_of
 from spbench.analysis.compare_runs import compare_runs
 from spbench.analysis.findings import Finding, Margins, Metric
+from spbench.analysis.rows import rows_of
 from spbench.analysis.verdict import ALPHA
-from spbench.results.runs_csv import records_of
 from spbench.workload.traffic import PHASES
 
 WORSE = {"time": "slower", "memory": "changed", "volume": "changed", "status": "broke"}
@@ -91,14 +91,15 @@ def _series(frames: Sequence[pandas.DataFrame], margins: Margins) -> Series:
             is_first = finding.metric not in worse and _is_worse(finding, len(frames) - 1)
             if is_first and _lasts(finding, frames[i - 1], frames[i + 1 :], margins):
                 worse[finding.metric] = i
-    last = records_of(frames[-1])[-1]
-    facts = (last.hardware or last.gpu or last.device, last.torch and f"torch {last.torch}")
+    last = rows_of(frames[-1]).row(-1)
+    machine = last["hardware"] or last["gpu"] or last["device"]
+    libraries = last["torch"] and f"torch {last['torch']}"
     return Series(
-        panel=str(frames[-1]["panel"].iloc[-1]),
-        strategy=last.strategy,
-        ranks=last.world_size,
-        environment=", ".join(filter(None, facts)),
-        is_share=last.kind == "one_gpu_share",
+        panel=last["panel"],
+        strategy=last["strategy"],
+        ranks=last["world_size"],
+        environment=", ".join(filter(None, (machine, libraries))),
+        is_share=last["kind"] == "one_gpu_share",
         points=points,
         worse=worse,
     )
@@ -127,18 +128,19 @@ def _lasts(
 
 
 def _point(frame: pandas.DataFrame, findings: Sequence[Finding]) -> Point:
-    good = [record for record in records_of(frame) if record.status == "ok"]
-    quiet = [record for record in good if not record.noisy] or good
-    times = [record.compared_ms for record in quiet if record.compared_ms]
-    counts = [[getattr(record, f"sent_bytes_{phase}") for phase in PHASES] for record in good]
-    sent = [sum(of_record) for of_record in counts if None not in of_record]
+    good = rows_of(frame).having("status", "ok")
+    quiet = good.having("noisy", "") or good
+    times = [row.compared_ms for row in quiet if row.compared_ms]
+    by_launch = zip(*(good[f"sent_bytes_{phase}"] for phase in PHASES), strict=True)
+    sent = [sum(counts) for counts in by_launch if None not in counts]
+    peaks = good.measured("peak_allocated_bytes")
     return Point(
         commit=str(frame["point"].iloc[0]),
         since=str(frame["since"].iloc[0]),
         runs=list(frame["kept"].unique()),
         launches=len(times),
         step_ms=figure(times),
-        peak_bytes=max((record.peak_allocated_bytes or 0 for record in good), default=0) or None,
+        peak_bytes=int(max(peaks)) if peaks else None,
         sent_bytes=sent[-1] if sent else None,
         findings=findings,
     )

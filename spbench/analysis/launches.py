@@ -13,8 +13,7 @@ import pandas
 
 from spbench.analysis.comparable import Setup, in_panels, setups_of
 from spbench.analysis.intervals import LEAST_LAUNCHES, geometric_mean
-from spbench.results.record import Record
-from spbench.results.runs_csv import records_of
+from spbench.analysis.rows import LaunchRows, rows_of
 from spbench.text import counted
 
 SPEEDS_ALIKE = 0.05
@@ -67,8 +66,8 @@ class CaseRows:
     """The rows of one case."""
 
     panel: str
-    every: Sequence[Record]
-    used: Sequence[Record]
+    every: LaunchRows
+    used: LaunchRows
     """The rows that figures are computed from."""
     launches: Launches
 
@@ -80,16 +79,17 @@ def cases_by(
     launches: Mapping[Any, Launches],
 ) -> dict[Any, CaseRows]:
     """The rows of each case, by the values of the columns ``by``; rows are numbered from 0."""
-    records, panels, used = records_of(frame), frame["panel"].tolist(), is_used.tolist()
-    return {
-        case: CaseRows(
-            panel=panels[rows[-1]],
-            every=[records[row] for row in rows],
-            used=[records[row] for row in rows if used[row]],
+    columns, used = rows_of(frame).columns, is_used.tolist()
+    cases = {}
+    for case, places in frame.groupby(list(by)).indices.items():
+        every = LaunchRows(columns, [*map(int, places)])
+        cases[case] = CaseRows(
+            panel=every.row(-1)["panel"],
+            every=every,
+            used=every.only(used[number] for number in every.numbers),
             launches=launches.get(case, NONE),
         )
-        for case, rows in frame.groupby(list(by)).indices.items()
-    }
+    return cases
 
 
 def launches_that_count(frame: pandas.DataFrame, by: Sequence[str]) -> "pandas.Series[bool]":

@@ -14,9 +14,8 @@ import pandas
 from spbench.analysis.comparable import mismatch
 from spbench.analysis.intervals import LEAST_LAUNCHES, error_of, exp, freedom_of, quantile
 from spbench.analysis.launches import launches_by
+from spbench.analysis.rows import LaunchRow, rows_of
 from spbench.analysis.verdict import ALPHA, LAUNCHES, MAX_SLOWDOWN, MOST_TIMES, SHARES
-from spbench.results.record import Record
-from spbench.results.runs_csv import records_of
 
 MOST_OF_CHECK = LAUNCHES * MOST_TIMES
 POWER = 0.9
@@ -27,7 +26,7 @@ POWER = 0.9
 class DetectableSlowdown:
     """The case of a baseline in which a slowdown is hardest to detect."""
 
-    record: Record
+    row: LaunchRow
     """A launch of the case."""
     launches: int
     """Quiet launches of the case."""
@@ -54,8 +53,7 @@ def hardest_case(frame: pandas.DataFrame) -> DetectableSlowdown | None:
     quiet = frame[(frame["status"] == "ok") & (frame["noisy"] == "")]
     cases = launches_by(quiet, ["case"])
     alpha = ALPHA * SHARES[-1] / max(len(cases), 1)  # Holm's for the worst of them, the last look's
-    records = records_of(quiet.drop_duplicates("case", keep="last"))
-    last = {record.case: record for record in records}
+    last = {row["case"]: row for row in rows_of(quiet)}
     every = [
         _detectable(last[case], list(launches.ms.values()), alpha)
         for case, launches in cases.items()
@@ -65,10 +63,10 @@ def hardest_case(frame: pandas.DataFrame) -> DetectableSlowdown | None:
     return max(every, key=lambda case: case.slowdown, default=None)
 
 
-def _detectable(record: Record, ms: Sequence[float], alpha: float) -> DetectableSlowdown:
+def _detectable(row: LaunchRow, ms: Sequence[float], alpha: float) -> DetectableSlowdown:
     spread = statistics.stdev(map(math.log, ms))
     return DetectableSlowdown(
-        record=record,
+        row=row,
         launches=len(ms),
         spread=spread,
         slowdown=detectable_slowdown(spread, len(ms), MOST_OF_CHECK, alpha),

@@ -255,7 +255,8 @@ def _doubts(run: Path, frame: pandas.DataFrame) -> list[str]:
         failure = f"{failed['strategy'].iloc[0]}: {failed['status'].iloc[0]}"
         doubts.append(f"{counted(len(failed), 'launch')} failed ({failure})")
     if len(noisy):
-        first = "in the first " * (noisy.nunique() > 1) + noisy.iloc[0]
+        which = "in the first " if noisy.nunique() > 1 else ""
+        first = f"{which}{noisy.iloc[0]}"
         doubts.append(f"{counted(len(noisy), 'launch')} noisy ({first})")
     if missing := not_there_yet(run, frame):
         doubts.append(f"{counted(missing, 'launch')} not measured yet")
@@ -268,12 +269,12 @@ def _in_words(slowdown: DetectableSlowdown | None) -> Iterator[str]:
     """The slowdown that a check detects in the noisiest case, and with more launches."""
     if slowdown is None:
         return
-    hard = slowdown.record
-    share = "" if hard.kind == "measured" else ", one GPU's share"
+    hard = slowdown.row
+    share = "" if hard["kind"] == "measured" else ", one GPU's share"
+    case = f"{hard['strategy']} on {counted(hard['world_size'], 'rank')}"
     yield (
-        f"Time is hardest to judge of {hard.strategy} on {counted(hard.world_size, 'rank')} "
-        f"({hard.workload}{share}): its {slowdown.launches} launches have a standard deviation of "
-        f"{units.percent(slowdown.spread)}."
+        f"Time is hardest to judge of {case} ({hard['workload']}{share}): its {slowdown.launches} "
+        f"launches have a standard deviation of {units.percent(slowdown.spread)}."
     )
     yield (
         f"Where the machine stays as it was, a check finds a slowdown of about "

@@ -26,7 +26,8 @@ def refuse_repeats(command: click.Command, ctx: click.Context, words: Sequence[s
     with contextlib.suppress(click.UsageError):  # the command itself says so
         given, _, _ = lenient.make_parser(ctx).parse_args(list(words))
         for option in single:
-            if len(values := dict.fromkeys(given.get(option.name, []))) > 1:
+            values = dict.fromkeys(given.get(option.name, []))
+            if len(values) > 1:
                 flag, takes_list = max(option.opts, key=len), "[," in (option.metavar or "")
                 list_ = f"give them with commas, {flag} {','.join(values)}" if takes_list else ""
                 works = list_ or ONE_OF.get(flag, "give the one that counts")

@@ -47,6 +47,8 @@ def make_whole(
     wires = [x.movedim(outermost.dim, 0) for x in xs]
     widths = [shard.sizes[transport.rank] for shard in others]
     shape = resized(wires[0].shape, 0, outermost.length)
+    # q and k travel together, their axis cut in two: (T/2, S) of each arrive as one (T, S/2 + S/2),
+    # of which both are views.
     whole = transport.empty(xs[0], resized(shape, dim, sum(widths)))
     leaving = [Cut(x, dim, shard) for x, shard in zip(wires, others, strict=True)]
     transport.all_to_all([Cut(whole, 0, outermost)], leaving).wait()
@@ -132,8 +134,10 @@ class Collectives:
 
     def along(self, *axes: str) -> "Collectives":
         """The collectives of this rank's group of these axes, whose mesh has these alone."""
+        # The one axis of a mesh, or all of them: the group is all these ranks.
         if len(self.mesh.axes) in (1, len(axes)):
             return self
+        # Groups are asked of all ranks, so that one that is asked for twice is made once.
         whole = self._whole or self
         part = whole.transport.along("+".join(axes), whole.mesh.groups(*axes))
         return Collectives(part, self.mesh.only(*axes), whole)
@@ -172,7 +176,9 @@ class Collectives:
         -------
         this rank's parts along ``after.dim``
         """
+        # k and v may have fewer heads than q: then each is cut by a shard of its own.
         others = [after] * len(xs) if isinstance(after, Shard) else list(after)
+        # The message begins with the dim that becomes whole: forward receives it where it lies.
         if outermost in (None, before.dim):
             order = memory_order(xs[0].movedim(before.dim, 0)) if len(xs) == 1 else None
             return self._differentiable(
@@ -180,6 +186,7 @@ class Collectives:
                 lambda grads: make_cut(self.transport, grads, before, others, order),
                 xs,
             )
+        # It begins with the dim that becomes cut, which forward sends from where it lies.
         (other,) = others
         return self._differentiable(
             lambda xs: make_cut(self.transport, xs, other, [before]),
@@ -204,6 +211,7 @@ class Collectives:
         return total
 
     def _total(self, xs: Sequence[Tensor]) -> list[Tensor]:
+        # The sum is made in place, and what autograd has handed over is not ours to overwrite.
         total = xs[0].clone(memory_format=torch.contiguous_format)
         self.all_reduce_(total).wait()
         return [total]

@@ -1,9 +1,9 @@
 """torch's compiler: what it is kept out of, how often its graphs run, the names that it changes.
 
 Transfers are counted by Python code, which must run each time: the compiler would run it once,
-while it traces, and write down what came of it. What looks on (``layers/watching.py``) is nothing
-to compile either. ``torch.compiler.disable`` says so, but loads the compiler, which takes a second
-of each rank's time: what it sets is set here in its place.
+while it traces, and write down what came of it. What looks on (``layers/dispatch_modes.py``) is
+nothing to compile either. ``torch.compiler.disable`` says so, but loads the compiler, which takes a
+second of each rank's time: what it sets is set here in its place.
 
 Private parts of torch (2.11 to 2.14), in no other file: ``set_code_exec_strategy``,
 ``_torchdynamo_disable``, the list of compiled codes, and ``_orig_mod`` in the names of a compiled

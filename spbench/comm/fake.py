@@ -54,6 +54,7 @@ class SilentTransport(MessageTransport):
 
     def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
         for rank in {*range(self.size)} - {self.rank}:
+            # What would leave is packed as for a socket, and dropped.
             list(outgoing(sent[rank], run_dim))
             messages, unpack = incoming(received[rank], run_dim)
             self._fill(messages)
@@ -95,6 +96,8 @@ class SilentTransport(MessageTransport):
     @torch.no_grad()
     def _fill(self, received: Parts) -> Handle:
         for part in received:
+            # Only received tensors have addresses of the pool: one that was filled still holds
+            # noise.
             key = (part.data_ptr(), part.nbytes)
             if not part.is_cuda:
                 part.copy_(self._noise_like(part))

@@ -68,6 +68,8 @@ class GradientSum:
 
     def _ready(self, parameter: Tensor) -> None:
         self._missing[self._bucket_of[parameter]] -= 1  # type: ignore[index]
+        # A full bucket waits for those before it: on every rank they leave in one order, or two
+        # ranks would add up different ones.
         while len(self._flying) < len(self._buckets) and not self._missing[len(self._flying)]:
             self._launch(self._buckets[len(self._flying)])
 
@@ -75,6 +77,7 @@ class GradientSum:
         """Each ``.grad`` becomes a view into its bucket: no gradient is held twice."""
         own = bucket.parameters
         with self._comm.transport.phase("gradients"):
+            # One message: the copy costs less than a transfer for each of many small weights.
             flat = torch.cat([p.grad.view(-1) for p in own if p.grad is not None])
             for parameter, part in zip(own, flat.split([p.numel() for p in own]), strict=True):
                 parameter.grad = part.view(parameter.shape)
@@ -100,6 +103,7 @@ def fill_buckets(
     for parameter in reversed(parameters):
         if not (axes := over(parameter)):
             continue
+        # -1: no bucket is open. A weight that is larger than a bucket has one to itself.
         if parameter.nbytes > room.get(axes, -1):
             latest[axes] = Bucket(axes, [])
             buckets.append(latest[axes])

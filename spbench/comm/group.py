@@ -100,18 +100,21 @@ class ProcessGroup(Group):
             torch.cuda.set_device(device)
         timeout = timedelta(seconds=timeout_s)
         self.backend = "nccl" if device.type == "cuda" else "gloo"
+        # NCCL connects here, not in the first transfer of a step.
         eager = device if device.type == "cuda" else None
         where = {} if meeting is None else meeting.arguments(timeout)
         dist.init_process_group(self.backend, timeout=timeout, device_id=eager, **where)
         world = dist.group.WORLD
+        # The same ranks once more: sums of gradients queue here, beside what the strategy sends.
         second = dist.new_group(timeout=timeout, device_id=eager)
         assert world is not None and second is not None
         network = NcclTransport if device.type == "cuda" else GlooTransport
-        strategy, gradients = (network(each, heartbeat, timeout) for each in (world, second))
+        strategy, gradients = (network(ranks, heartbeat, timeout) for ranks in (world, second))
         super().__init__(device, Transports(strategy=strategy, gradients=gradients), heartbeat)
         self._token = torch.zeros(1, device=device)
 
     def _largest(self, values: Sequence[float]) -> list[float]:
+        # Counts of bytes are exact in float64 up to 2^53; in float32 they are not above 16 MiB.
         shared = torch.tensor(list(values), dtype=torch.float64, device=self.device)
         dist.all_reduce(shared, op=dist.ReduceOp.MAX)
         return list(shared.tolist())
@@ -128,9 +131,11 @@ class ProcessGroup(Group):
 
     def gather_text(self, text: str) -> list[str]:
         mine = text.encode()
+        # An all-gather has parts of one length: lengths first, then texts filled up to the longest.
         sizes = [int(size) for (size,) in self._gather([len(mine)])]
         if not any(sizes):
             return [""] * self.size
+        # A bytearray, since torch warns of memory that nobody may write to.
         padded = torch.frombuffer(bytearray(mine.ljust(max(sizes), b"\0")), dtype=torch.uint8)
         by_rank = [torch.empty_like(padded, device=self.device) for _ in sizes]
         dist.all_gather(by_rank, padded.to(self.device))
@@ -140,6 +145,7 @@ class ProcessGroup(Group):
     def warm(self) -> None:
         """Runs each kind of collective once on each group, so that none allocates later."""
         for transport in (self.transports.strategy, self.transports.gradients):
+            # One number for each rank is enough to set up each kind of collective.
             mine, whole = self._token.clone(), torch.zeros(self.size, device=self.device)
             shard = Shard.even(0, self.size, self.size)
             parts, apart = Cut(whole, 0, shard), Cut(torch.zeros_like(whole), 0, shard)
@@ -204,6 +210,7 @@ def is_broken_connection(error: BaseException) -> bool:
     """
     if isinstance(error, (dist.DistError, KeyValueStoreError, ConnectionError)):
         return True
+    # A subclass has a meaning of its own: torch.OutOfMemoryError is a RuntimeError, too.
     if type(error) is not RuntimeError:
         return False
     said = str(error)

@@ -84,11 +84,13 @@ class KeyValueStore:
     def claim(self, name: str, text: str) -> str:
         """Posts the text unless there is one by this name already; the text there now."""
         with _named_errors():
+            # It sets the text only where there is the expected one: blank stands for none.
             return self._store.compare_set(name, "", text).decode()
 
     def read(self, name: str) -> str | None:
         """The text, or None while nobody has posted it."""
         with _named_errors():
+            # ``get`` alone would wait until somebody posts it.
             return self._store.get(name).decode() if self._store.check([name]) else None
 
 

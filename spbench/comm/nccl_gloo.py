@@ -68,6 +68,7 @@ class ProcessGroupTransport(Transport):
         """Every rank takes part in making every group."""
         how: dict[str, Any] = {"timeout": self.timeout, "device_id": self.group.bound_device_id}
         made = [dist.new_group(list(members), **how) for members in groups]
+        # The groups part the ranks: exactly one has this one.
         (mine,) = (part for part, group in zip(made, groups, strict=True) if self.rank in group)
         return type(self)(mine, timeout=self.timeout)
 
@@ -107,6 +108,7 @@ class NcclTransport(ProcessGroupTransport):
         if (sizes := splits([received])) is None:
             work = _all_gather_single(flat, sent, group=self.group, async_op=True)
         else:
+            # NCCL gathers parts of one length alone: of others each rank sends its own to all.
             parts = list(flat.split(sizes))
             work = dist.all_to_all(parts, [sent] * self.size, group=self.group, async_op=True)
         return Several([work], [unpack])
@@ -116,6 +118,7 @@ class NcclTransport(ProcessGroupTransport):
         if (sizes := splits([sent])) is None:
             out = received.view(-1)
             return Several([_reduce_scatter_single(out, flat, group=self.group, async_op=True)])
+        # Uneven: every rank's contribution to this part arrives by itself, and is summed up here.
         parts = received.new_empty(self.size, *received.shape)
         work = dist.all_to_all_single(
             parts.view(-1), flat, None, sizes, group=self.group, async_op=True
@@ -142,6 +145,7 @@ class MessageTransport(Transport):
 
     def _reduce_scatter(self, received: Tensor, sent: Cut) -> Handle:
         """Each rank gets the others' parts. Few are added to its own, which is not moved."""
+        # This rank's part is added where it lies; to itself it sends nothing.
         own, leaving = sent.part(self.rank), by_rank([sent])
         leaving[self.rank] = []
         # Of 16 bits each addition would round once more; torch's sum rounds once, in the end.
@@ -185,11 +189,14 @@ class GlooTransport(MessageTransport, ProcessGroupTransport):
         receives: list[tuple[Tensor, int]] = []
         unpacks: list[Callable[[], object]] = []
         for step in range(1, self.size):
+            # In step s each rank sends to the one s ahead and hears from the one s behind, so that
+            # none is addressed by all at once.
             to, source = (self.rank + step) % self.size, (self.rank - step) % self.size
             sends += [(message, to) for message in outgoing(sent[to], run_dim)]
             messages, unpack = incoming(received[source], run_dim)
             receives += [(message, source) for message in messages]
             unpacks.append(unpack)
         works = self._post(sends, receives)
+        # The rank's own part, while messages are under way.
         copy_joined(received[self.rank], sent[self.rank], run_dim)
         return Several(works, unpacks)

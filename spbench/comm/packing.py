@@ -44,6 +44,7 @@ class Cut:
 
     def numel(self, rank: int) -> int:
         """Elements of the part of ``rank``."""
+        # Rows of all ranks are alike: 12 numbers of 3 rows are 4 a row. An axis may be empty.
         return self.tensor.numel() * self.shard.sizes[rank] // max(1, self.shard.length)
 
     def others_bytes(self, rank: int) -> int:
@@ -102,6 +103,7 @@ def unpacked(cuts: Cuts, empty: Empty = Tensor.new_empty) -> tuple[Tensor, Calla
 
 def copy_joined(targets: Parts, sources: Parts, dim: int) -> None:
     """Copies what ``sources`` are, joined along ``dim``, to ``targets``, joined in the same way."""
+    # All of them or none: words of one side do not fit numbers of the other.
     every = in_words([*targets, *sources])
     targets, sources = every[: len(targets)], every[len(targets) :]
     if len(targets) == len(sources):

@@ -43,6 +43,7 @@ def sent_bytes(func: Any, args: Sequence[Any], kwargs: Arguments) -> int | Fract
     if formula is None:
         return None
     group = _group(given)
+    # A group that is not found is no reason to guess: the bytes are then not known.
     return None if group is None else formula(given, group)
 
 
@@ -84,6 +85,7 @@ def _all_to_all(given: Arguments, group: Group) -> Fraction:
     x = given["input"]
     if not sizes:
         return _scatter(given, group)
+    # Sizes count rows of dim 0: of 10 rows a rank that keeps 3 sends 7.
     row = Fraction(x.nbytes, max(1, x.shape[0]))
     return x.nbytes - int(sizes[group.rank()]) * row
 

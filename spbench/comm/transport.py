@@ -95,6 +95,7 @@ class Transport(ABC):
 
         Every rank asks for the same, in the same order: the first time ranks may have to meet.
         """
+        # To make a group all ranks meet: each is made once.
         if (axis, groups) not in self._along:
             part = self._part(groups)
             part._axis, part._whole, part._heartbeat = axis, self, self._heartbeat
@@ -138,6 +139,7 @@ class Transport(ABC):
     @contextmanager
     def moving(self) -> Iterator[None]:
         """Inside, a transfer that was counted is under way."""
+        # Transfers may lie inside each other: the outer one is still under way behind the inner.
         before, self.is_moving = self.is_moving, True
         try:
             yield
@@ -159,6 +161,7 @@ class Transport(ABC):
     def _count(self, op: Op, sent: int | Fraction) -> None:
         if self._heartbeat is not None:
             self._heartbeat.transfer()
+        # Over one rank nothing is sent, and nothing is counted as a call.
         if sent:
             whole = self._whole
             kind = (whole._phase, op, self._axis)
@@ -203,4 +206,5 @@ class Transports:
 
     def calls(self) -> dict[Kind, int]:
         """Collectives since the last reset that sent something, of both."""
+        # A sum of counters leaves zeros out, as predictions do.
         return Counter(self.strategy.calls) + Counter(self.gradients.calls)

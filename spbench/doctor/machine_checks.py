@@ -251,13 +251,16 @@ def gpu_links(paths: Mapping[tuple[int, int], str], usable: Sequence[GpuState]) 
     kinds = Counter(pairs.values())
     if set(kinds) == {NVLINK}:
         return ok("gpu links", f"NVLink between all {counted(len(pairs), 'pair')}")
-    found = ", ".join(f"{kind}: {counted(count, 'pair')}" for kind, count in kinds.most_common())
+    paths_in_words = ", ".join(
+        f"{kind}: {counted(count, 'pair')}" for kind, count in kinds.most_common()
+    )
     if BETWEEN_SOCKETS not in kinds:
-        return ok("gpu links", found)
+        return ok("gpu links", paths_in_words)
     remedy = "expect collectives to be as slow as the slowest path"
-    if len(near := _near(indices, pairs)) > 1:
+    near = _near(indices, pairs)
+    if len(near) > 1:
         remedy += f"; CUDA_VISIBLE_DEVICES={','.join(near)} avoids paths between sockets"
-    return warn("gpu links", found, remedy)
+    return warn("gpu links", paths_in_words, remedy)
 
 
 def _near(indices: Sequence[int], pairs: Mapping[tuple[int, int], str]) -> list[str]:

@@ -72,7 +72,7 @@ def _wrong(results: list[Exchanged]) -> str:
                 by_name.setdefault(exchange.name, {})[result.rank] = exchange.wrong
     errors = []
     for name, wrong in by_name.items():
-        ranks = f"rank{'s' * (len(wrong) > 1)} {', '.join(map(str, wrong))}"
+        ranks = f"{'ranks' if len(wrong) > 1 else 'rank'} {', '.join(map(str, wrong))}"
         errors.append(f"{name} is wrong on {ranks}: {next(iter(wrong.values()))}")
     more = f"; and {len(errors) - 3} more" if len(errors) > 3 else ""
     return "; ".join(errors[:3]) + more

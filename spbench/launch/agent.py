@@ -112,6 +112,8 @@ def fork_server() -> None:
 
 def _fork(path: bytes, args: Sequence[Any], passfds: Sequence[int]) -> int:  # noqa: ARG001
     """Stands in for ``multiprocessing.util.spawnv_passfds``: the same, without a new Python."""
+    # In the parent the child's number, as spawnv gives it; in the child 0, and the life of the
+    # server.
     return os.fork() or _serve(args[-1], passfds)
 
 
@@ -120,6 +122,7 @@ def _serve(command: str, kept_fds: Sequence[int]) -> NoReturn:
     code = 1
     try:
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        # With 7 and 9 to keep: 3 to 6, 8, and 10 to the end are closed.
         borders = [2, *sorted(kept_fds), os.sysconf("SC_OPEN_MAX")]
         for lower, upper in pairwise(borders):
             os.closerange(lower + 1, upper)

@@ -6,6 +6,7 @@ follow. Ranks fill one node before the next, so that small groups stay inside a 
 
 import hashlib
 import itertools
+import math
 import platform
 import socket
 import uuid
@@ -83,6 +84,7 @@ class Roster(BaseModel):
 
 def roster_of(cluster: Cluster, came: Sequence[Member]) -> Roster:
     """The roster of those that came in time."""
+    # Two that claim one number are told apart before: the second gives up.
     by_number = {member.node: member for member in came}
     missing = [node for node in range(cluster.nodes) if node not in by_number]
     if missing:
@@ -103,6 +105,7 @@ def roster_of(cluster: Cluster, came: Sequence[Member]) -> Roster:
 def versions_here() -> dict[str, str]:
     """What must be the same wherever ranks of one launch run."""
     versions = {name: package_version(name) for name in ("spbench", "torch")}
+    # The third number of a Python is a correction: 3.11.4 and 3.11.9 go together.
     versions |= {"python": ".".join(platform.python_version_tuple()[:2])}
     return versions | {"code of spbench": source_digest(Path(spbench.__file__).parent)}
 
@@ -125,7 +128,7 @@ def ranks_per_node(members: Sequence[Member], ranks: int, *, on_gpus: bool) -> i
     """How many ranks each node takes: equal shares, or as many as the fewest GPUs of a node.
     Raises LauncherError if there are too few GPUs."""
     if not on_gpus:
-        return -(-ranks // len(members))  # rounded up
+        return math.ceil(ranks / len(members))
     least = min(members, key=lambda member: member.gpus)
     if least.gpus * len(members) < ranks:
         raise LauncherError(
@@ -138,6 +141,7 @@ def ranks_per_node(members: Sequence[Member], ranks: int, *, on_gpus: bool) -> i
 def spread(ranks: int, per_node: int, nodes: int) -> list[int]:
     """Ranks on each node that takes part: one is full before the next gets any. 6 ranks, 4 a node,
     on 3 nodes are 4 and 2; the third takes no part."""
+    # What is left when the nodes before are full: of 6 ranks, 4 a node, 6, 2, -2 and so 4, 2, 0.
     counts = [min(per_node, max(0, ranks - node * per_node)) for node in range(nodes)]
     return [count for count in counts if count]
 

@@ -27,6 +27,7 @@ def mpi_copies(environ: Mapping[str, str]) -> str | None:
     tasks = number(environ, TASKS)
     for size, rank in RANK_OF.items():
         count = number(environ, size)
+        # Slurm sets PMI_SIZE too: as many as its tasks are srun's, which is asked for elsewhere.
         if count is not None and count > 1 and count != tasks:
             return _advice(f"{size}={count}: an MPI launcher started {count} copies", rank)
     if (number(environ, PMIX_RANK) or 0) > 0 and tasks is None:

@@ -67,6 +67,7 @@ def memory_back(
     for _ in range(round(wait_s / LOOK_S)):
         more = [after - earlier for after, earlier in zip(used(), before, strict=False)]
         if len(more) == len(before):  # else NVML does not answer for all of them
+            # The last look that was complete is what the sentence tells of.
             held = {gpu: size for gpu, size in enumerate(more) if size > TOLERANCE_BYTES}
             if not held:
                 return None
@@ -86,6 +87,7 @@ def oom_kills(counters: Sequence[Path] = OOM_COUNTERS) -> int:
     counts = [0]
     for path in counters:
         with contextlib.suppress(OSError, ValueError):
+            # Each line is a name and a number: "oom_kill 3".
             lines = dict(line.split() for line in path.read_text(encoding="ascii").splitlines())
             counts.append(int(lines.get("oom_kill", 0)))
     return sum(counts)

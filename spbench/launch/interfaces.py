@@ -23,6 +23,7 @@ def address_towards(host: str, port: int) -> str | None:
     """The local address from which a packet to ``host`` would leave; None: no name, or no way."""
     try:
         family, kind, _, _, remote = socket.getaddrinfo(host, port, type=socket.SOCK_DGRAM)[0]
+        # To connect a datagram socket sends nothing: the kernel only looks up the way.
         with socket.socket(family, kind) as probe:
             probe.connect(remote)
             return str(probe.getsockname()[0])
@@ -105,6 +106,7 @@ def is_here(host: str) -> bool:
 
 
 def is_loopback(address: str) -> bool:
+    # fe80::1%eth0: behind the % stands the interface of a link-local address.
     return ipaddress.ip_address(address.partition("%")[0]).is_loopback
 
 

@@ -88,9 +88,11 @@ def status_and_cause(
     if result.group_lost:
         return "skipped", "an earlier case broke the process group that was joined"
     failed = [sample for sample in samples if sample.status != "ok"]
+    # Ranks without a file: killed, or ended before they could write.
     silent = sorted(set(range(job.processes)) - {sample.rank for sample in samples})
     if result.culprit and not failed and not silent:
         result = LaunchResult(ok=True)  # every rank had finished before
+    # Also where none has failed: then nobody has told a cause.
     only_echoes = all(sample.status == "comm_error" for sample in failed)
     if only_echoes and (ended := _ended_by_us(result, job)) is not None:
         return ended
@@ -129,6 +131,7 @@ def _ended_by_us(result: LaunchResult, job: Job) -> tuple[RowStatus, str] | None
     if result.lost:
         return "comm_error", result.why
     if result.hung:
+        # A launch may be ended for either limit: the one that it reached is named.
         flag = "--hang-after" if result.still_s >= job.hang_s else "--timeout"
         still = f"nothing moved for {result.still_s:.0f} s ({flag} sets the limit)"
         stacks = "" if result.culprit else ". Their stacks are in their logs"
@@ -147,6 +150,7 @@ def is_cause(failed: Sample) -> bool:
 
 def _order_of_blame(sample: Sample) -> tuple[bool, float]:
     failed_at_s = sample.failed_at_s if sample.failed_at_s is not None else float("inf")
+    # False is less than True: whoever failed by itself comes before all echoes, then the earliest.
     return sample.status == "comm_error", failed_at_s
 
 

@@ -72,6 +72,7 @@ class HangDetector:
         now_s = self._now_s()
         if now_s - self._looked_s >= LOOK_S:
             self._looked_s = now_s
+            # One look reads a file for each rank: at most five times a second.
             positions = {rank: read_heartbeat(self._folder, rank) for rank in self._ranks}
             if positions != self._positions:
                 self._positions, self._changed_s = positions, now_s
@@ -88,12 +89,14 @@ def least_far(positions: dict[int, RankPosition | None]) -> tuple[list[int], str
     left = {rank: at for rank, at in positions.items() if at is None or not at.ended}
     if not left:
         return [], "every rank had ended"
+    # Progress is (phase, steps, transfers): the ranks with the least stand where the hang is.
     least = min(map(_progress, left.values()))
     behind = [rank for rank, at in left.items() if _progress(at) == least]
     where = left[behind[0]]
     sentence = f"{_names(behind)} stopped in {where or 'its start'}"
     if len(behind) < len(left):
         sentence += f", the others in {max(left.values(), key=_progress)}"
+    # All stand at the same transfer: none is behind, so that the transfer itself is wrong.
     elif len(behind) > 1 and where is not None and where.transfers:
         sentence += ": their collectives do not match, or what one sends does not arrive"
     return behind, sentence
@@ -233,6 +236,7 @@ class LocalLauncher:
 
     def _watch(self, folder: Path, heartbeats: Path, job: Job) -> LaunchResult:
         deadline = time.monotonic() + job.timeout_s
+        # Of several nodes only this one's heartbeats lie here; others send theirs when they end.
         local_ranks = job.nodes[0] if job.nodes else job.processes
         detector = HangDetector(heartbeats, range(local_ranks), from_start=bool(job.nodes))
         while not (folder / "exit.json").exists():
@@ -256,6 +260,7 @@ class LocalLauncher:
                 return LaunchResult(ok=False, culprit=stopped, hung=why, still_s=still_s)
             return LaunchResult(ok=False, culprit=stopped, why=why, timed_out=True)
         ask_to_stop(folder, self._grace_s)
+        # Stacks, then SIGTERM and SIGKILL with a grace each, on the slowest node.
         deadline = time.monotonic() + STACKS_S + 2 * self._grace_s + STOP_S
         while not (folder / "exit.json").exists() and self._agent.runs:
             if time.monotonic() > deadline:

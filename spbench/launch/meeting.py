@@ -81,6 +81,8 @@ class Meeting:
             roll = self._decided(decide)
             self.store.post(self._key("roll"), roll.model_dump_json())
         else:
+            # Rank 0 waits as long for the last rank, and decides then: others give it a little
+            # more.
             text = until(lambda: self.store.read(self._key("roll")), self.within_s + READ_S)
             there = [] if text else self._arrivals(0.0)
             roll = Roll.model_validate_json(text) if text else Roll(why_not=self._absence(there))
@@ -111,6 +113,7 @@ class Meeting:
             for rank in set(range(self.ranks)) - there.keys():
                 if text := self.store.read(self._key("here", rank)):
                     there[rank] = Arrival.model_validate_json(text)
+            # One that was asked for something else makes waiting for the rest pointless.
             differs = any(rank.asked != self.me.asked for rank in there.values())
             return differs or len(there) == self.ranks
 
@@ -195,6 +198,8 @@ def meet(
 
     place = f"{me.name}: {where[0]}:{where[1]} (MASTER_ADDR, MASTER_PORT)"
     try:
+        # To connect and to meet may each take the whole limit, and each look at the store a little
+        # more.
         met = in_time(roll, 2 * within_s + 3 * READ_S)
     except KeyValueStoreError as error:
         raise Failure(f"{place}: {error}; {ADVICE}", UNFIT) from None

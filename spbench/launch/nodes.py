@@ -104,6 +104,7 @@ class _Launch:
         self._cluster, self._store, self._members = cluster, store, members
         self._number, self._folder = number, folder
         self._job = Job.read(folder)
+        # [4, 2] on two nodes; a job for node 0 alone lists none.
         self._counts = self._job.nodes or [self._job.processes]
         self._beats: dict[int, tuple[str | None, float]] = {
             node: (None, time.monotonic()) for node in range(1, len(self._counts))
@@ -114,6 +115,7 @@ class _Launch:
 
     def run(self) -> LaunchResult:
         head = self._cluster.head
+        # A store for each launch: what ranks of a killed launch wrote would confuse the next.
         ranks_store = KeyValueStore(head, 0, keeps=True)
         facts = {"job": self._job.model_dump_json(by_alias=True), "port": ranks_store.port}
         self._store.post(f"job/{self._number}", json.dumps(facts))
@@ -175,6 +177,8 @@ class _Launch:
         silent = []
         for node, (last_beat, since_s) in self._beats.items():
             beat = self._store.read(f"beat/{node}")
+            # Clocks of two machines differ: what counts is whether the number grows, by this one's
+            # clock.
             if beat != last_beat:
                 self._beats[node] = (beat, now_s)
             elif now_s - since_s > self._cluster.silence_s:
@@ -201,6 +205,8 @@ class _Launch:
             others heard its echo; on the node that failed first nobody heard one."""
             result = results[node]
             has_file = (self._folder / f"rank{result.rank}.json").exists()
+            # The least of these explains the most: (False, False, False) is a rank that died by
+            # itself on the node that failed first.
             return result.stopped, has_file, node != self._failed_first
 
         return results[min(failed, key=explains_little)] if failed else mine
@@ -241,6 +247,7 @@ def _take_part(
     store.post(f"here/{number}/{cluster.node}", "")
     result = run_ranks(folder, local, lambda: _follower_stop_grace_s(store, number))
     paths = [*folder.glob("rank*.json"), *folder.glob("rank*.pulse")]
+    # What ranks wrote goes whole; of logs only the ends go, and only after a failure.
     files = {path.name: _text(path) for path in paths}
     if not result.ok:
         files |= _ends_of_logs(folder, local.first)

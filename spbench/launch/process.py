@@ -132,6 +132,7 @@ def safe_path() -> dict[str, str]:
     here = or_none(os.getcwd)
     if here is None or here not in sys.path:
         return variables
+    # Run from a checkout, spbench itself is found by the current folder.
     is_ours = Path(spbench.__file__).parents[1] == Path(here)
     if is_ours or next(iter(distributions(path=[here])), None) is not None:
         earlier = os.environ.get("PYTHONPATH")
@@ -165,6 +166,8 @@ def _end_tree(process: subprocess.Popen[bytes], grace_s: float) -> None:
     commands = {child: " ".join(or_none(child.cmdline) or []) for child in tree}
     others = [child for child, command in commands.items() if "resource_tracker" not in command]
     send_signal(others, signal.SIGKILL)
+    # Killed processes take a moment to go; whoever is still there, as the resource tracker, is
+    # killed now.
     _, left = psutil.wait_procs(tree, timeout=grace_s)
     send_signal(left, signal.SIGKILL)
     psutil.wait_procs(left, timeout=grace_s)

@@ -88,6 +88,8 @@ class NodeRanks:
         """NCCL finds the interface that leads to other machines by itself, and never loopback."""
         if self.interface is None:
             return {}
+        # On one machine NCCL would refuse loopback, which is all that a machine without a network
+        # has.
         for_nccl = device == "cuda" and isinstance(self.meeting, Path)
         nccl = {"NCCL_SOCKET_IFNAME": f"={self.interface}"} if for_nccl else {}  # =: no prefix
         return {"GLOO_SOCKET_IFNAME": self.interface} | nccl
@@ -134,6 +136,7 @@ def _end_of_fork_server() -> int | None:
     ended = os.waitid(os.P_PID, pid, os.WEXITED | os.WNOHANG | os.WNOWAIT)
     if ended is None:
         return None
+    # Signals are negative, as subprocess has them: -9 for SIGKILL.
     return ended.si_status if ended.si_code == os.CLD_EXITED else -ended.si_status
 
 
@@ -160,6 +163,7 @@ def _wait(ranks: PContext, first_rank: int, stop: Callable[[], float | None]) ->
         while (outcome := ranks.wait(0)) is None:
             if time.monotonic() >= next_look_s:
                 next_look_s = time.monotonic() + STOP_POLL_S
+                # Between looks at the ranks: it reads a file, or asks a store over the network.
                 grace_s = stop()
                 if grace_s is not None:
                     _end_ranks(ranks, grace_s)

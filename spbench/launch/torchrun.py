@@ -83,6 +83,7 @@ def keep_stdout() -> None:
     except (OSError, ValueError, AttributeError):
         return
     sys.stdout.flush()
+    # A second descriptor of what stdout was; number 1 then leads where 2 does.
     mine = os.fdopen(os.dup(1), "w", 1, encoding=sys.stdout.encoding, errors=sys.stdout.errors)
     os.dup2(2, 1)
     sys.stdout = mine
@@ -215,6 +216,7 @@ class JoinedLauncher:
         failures = [*([] if mine is None else [mine]), *self._meeting.failures()]
         _write_samples(folder, {failed.rank: failed.model_dump_json() for failed in failures})
         hosts = self._hosts_by_rank()
+        # Neither rank 0, which gathers, nor one that has told how it failed.
         silent = sorted(set(range(len(self.hosts))) - {0} - {failed.rank for failed in failures})
         if any(map(is_cause, failures)) or not silent:
             return LaunchResult(ok=False, rank=0, exitcode=1, hosts=hosts)
@@ -235,6 +237,7 @@ def _join(job: Job, meeting: "Meeting", fault: "Fault | None") -> "Group":
         click.echo(f"Error: {meeting.why_not_joined('it still waits')}", err=True)
         os._exit(UNFIT)
 
+    # NCCL's own wait has no end that Python can catch: a thread ends this process from beside it.
     watch = threading.Timer(job.hang_s + NCCL_S, give_up)
     watch.daemon = True
     watch.start()

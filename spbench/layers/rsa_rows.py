@@ -156,7 +156,7 @@ class Rows:
         self.key_heads, self.group = k.shape[-2], q.shape[-2] // k.shape[-2]
         heads, dims = q.ndim - 2, scores.dims
         others = [dim for dim in range(heads) if dim not in dims]
-        self._others, self._positions = ([q.shape[d] for d in each] for each in (others, dims))
+        self._others, self._positions = ([q.shape[dim] for dim in some] for some in (others, dims))
         # Of (B, *axes, Zkv, g, D), and of (B, *axes, Zkv, D).
         self._rows_order = [*others, heads, *dims, heads + 1, heads + 2]
         self._keys_order = [*dims, *others, heads, heads + 1]

@@ -61,8 +61,11 @@ def load_weights(
         if ".qkv" in name or ".kv." in name or ".q." in name:
             whole *= sharpness  # scores grow with its square
             if sharpness > 1.0 and name.endswith(".qkv.bias"):
+                # The heads of keys lie before as many of values: of 8 + 2 + 2 heads [-4 : -2] are 8
+                # and 9.
                 whole[-2 * key_heads : -key_heads] *= ROW_SHIFT
         if part is not None:
+            # A rank of cut weights keeps its runs of each stretch: queries, keys and values apart.
             whole = torch.cat([whole.narrow(part.dim, *run) for run in part.runs[rank]], part.dim)
         parameter.copy_(whole)
 
@@ -167,20 +170,20 @@ def seeded(
         held = held_by(rank, cut, samples)
         return seeded_part(name, shape, seed, device=device, dtype=dtype, held=held, row=row)
 
-    each = (batch, *workload.conditioned_axes.values(), hidden)
+    def pairs_of(axis: str, channels: int) -> Tensor:
+        name, length = f"pairs of {axis}", workload.axes[axis]
+        return part(name, (batch, length, length, channels), cut=cuts.get(name))
+
+    condition = (batch, *workload.conditioned_axes.values(), hidden)
     of_tokens = partial(part, row=row if workload.modulation == "per_token" else 1)
     return Inputs(
         x=part("x", (*axes, hidden), cut=cuts.get("x"), row=row),
-        conditions=tuple(of_tokens("condition", each, cut=c) for c in condition_cuts),
+        conditions=tuple(of_tokens("condition", condition, cut=cut) for cut in condition_cuts),
         context=part("context", (batch, max(1, workload.context_tokens), hidden), cut=None),
         text=part("text", (batch, workload.text, hidden), cut=cuts.get("text"))
         if workload.text
         else None,
-        pairs={
-            axis: part(name := f"pairs of {axis}", (batch, n, n, channels), cut=cuts.get(name))
-            for axis, channels in workload.pairs.items()
-            for n in [workload.axes[axis]]
-        },
+        pairs={axis: pairs_of(axis, channels) for axis, channels in workload.pairs.items()},
     )
 
 
@@ -193,7 +196,7 @@ def positions_of_a_row(workload: Workload) -> int:
 
 def held_by(rank: int, cut: Shard | None, samples: Run | None) -> Held:
     """What ``rank`` holds of a tensor that is ``cut``, of these ``samples``; None: of all."""
-    held = {each.dim: each.runs[rank] for each in cut.cuts} if cut else {}
+    held = {of_dim.dim: of_dim.runs[rank] for of_dim in cut.cuts} if cut else {}
     return held if samples is None else {**held, 0: [samples]}
 
 
@@ -217,12 +220,15 @@ def seeded_part(
     sizes, outermost = list(shape), next(iter(held), 0)
     for dim, runs in held.items():
         sizes[dim] = sum(length for _, length in runs)
+    # In memory the sharded dim comes first; seen, it is where it was.
     sizes.insert(0, sizes.pop(outermost))
     part = torch.empty(sizes, device=device, dtype=dtype).movedim(0, outermost)
     if part.is_meta:  # there is nothing to fill
         return part
     filled, rows = 0, shape[1] // row
     most = math.ceil(rows / PIECES)  # rows of a piece
+    # 100 rows in pieces of 2 are 50; 30 rows are 30 pieces of 1. A piece depends on where it
+    # begins, never on who makes it.
     for first in range(0, rows, most):
         piece = (shape[0], min(most, rows - first) * row, *shape[2:])
         inside = {dim: _inside(runs, dim, first * row, piece) for dim, runs in held.items()}

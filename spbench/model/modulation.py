@@ -101,12 +101,16 @@ class ModulatedNorm(nn.Module):
         """(B, *axes, H) -> its modulated norm, ``x``, and the gate, which broadcasts to ``x``."""
         # (B, *ones or times or axes, modulated, 3, H) -> without ``modulated``
         mine, places = conditions[self.which].select(-3, self.index), self.places.of("time")
+        # Time is an axis of the tensor: its vectors are cut as the activation is.
         if self.cut is not None and places is None:
             mine = self.comm.take(mine, self.cut)
         elif x.ndim + 1 < mine.ndim:  # text, which has one axis
             mine = mine.flatten(1, -3)
+        # (..., 3, H) + (3, H): shift, scale and gate of this sublayer alone
         mine = mine + self.table
         if places is not None and self.dim is not None:
+            # Time is part of an axis, 8 positions of 2 times: 0 0 0 0 1 1 1 1. A rank takes the
+            # times of its own positions, and their vectors.
             held = places if self.cut is None else self.comm.take(places, self.cut.along(0))
             mine = rows_at(mine, held, self.dim)
         shift, scale, gate = mine.unbind(-2)
@@ -121,6 +125,8 @@ class Conditioning(nn.Module):
         super().__init__()
         hidden, conditioned = workload.hidden, workload.conditioned_axes
         along = {workload.home(axis) for axis in conditioned}
+        # A condition for each time, axes time and space: space is missing, and (B, T, ...) becomes
+        # (B, T, 1, ...), which broadcasts.
         self.missing = [workload.dim(axis) for axis in workload.axes if axis not in along]
         self.parts = (modulated, 3, hidden)
         self.weight = nn.Parameter(torch.empty(modulated * 3 * hidden, hidden))
@@ -128,6 +134,7 @@ class Conditioning(nn.Module):
 
     def forward(self, condition: Tensor) -> Tensor:
         projected = in_memory_order(self._projected, condition)
+        # In ascending order: where a dim goes in, those before it are in place.
         for dim in self.missing:
             projected = projected.unsqueeze(dim)
         return projected.unflatten(-1, self.parts)
@@ -160,9 +167,11 @@ def modulated_norm(
     scale, shift : of as many dims, which broadcast to ``x``
     plain : the norm without weights
     """
+    # A rank may hold no position at all, as of text on many ranks: that goes the plain way.
     if plain is plain_norm and _is_one_vector(scale) and _sums_in_32_bits(x) and x.numel():
         order = memory_order(x, 1)
         y, same = _OneVectorNorm.apply(permuted(x, order), scale.flatten(), shift.flatten())
+        # The features were last and stay last: only the dims before them go back.
         leading = order[:-1]
         return restored(y, leading), restored(same, leading)
     order = memory_order(x, 1)
@@ -206,6 +215,8 @@ class _OneVectorNorm(torch.autograd.Function):
         of_x, of_scale, of_shift = ops.native_layer_norm_backward(
             grad, x, [x.shape[-1]], mean, rstd, weight, weight, [True, True, True]
         )
+        # The residual went on with this x: both its gradients are added up in memory that is at
+        # hand.
         return of_x.add_(residual), of_scale, of_shift
 
 

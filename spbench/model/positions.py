@@ -60,10 +60,14 @@ class LearnedPositions(nn.Module):
 
     def forward(self, x: Tensor, shard: Shard) -> Tensor:
         for axis, dim in self.dims.items():
+            # Where the axis is one of the tensor, rows of the table are its positions. Where it is
+            # one of several in a row, each position names its row.
             table, places, cut = self.tables[axis], self.places.of(axis), shard.of(dim)
             mine = table if places is None else places
             mine = mine if cut is None else self.comm.take(mine, cut.along(0))
             mine = mine if places is None else rows_at(table, mine)
+            # (n, H) -> (n, 1, ..., H), with a one for each axis behind this one; dims before it
+            # broadcast by themselves. In (B, T, S, H) time has (T, 1, H).
             x = x + mine.view(*mine.shape[:1], *[1] * (x.ndim - 2 - dim), mine.shape[1])
         return x
 
@@ -100,7 +104,10 @@ class RotaryTables(nn.Module):
         for attention in workload.attentions:
             for axis, pairs in turned_pairs(attention, workload).items():
                 name = self.names.setdefault(f"{axis} {pairs}", f"table {len(self.names)}")
-                angles = torch.cat([_angles(each, n, workload) for each, n in pairs.items()], 1)
+                # An axis that is several of the model: the pairs of each, side by side.
+                angles = torch.cat(
+                    [_angles(coordinate, n, workload) for coordinate, n in pairs.items()], 1
+                )
                 table = torch.stack([angles.cos(), angles.sin()])
                 self.register_buffer(name, table, persistent=False)
 
@@ -120,6 +127,7 @@ def _angles(coordinate: str, pairs: int, workload: Workload) -> Tensor:
 def turned_pairs(attention: Attention, workload: Workload) -> Turned:
     """Pairs of numbers of a head that each rotary axis of the model turns, as even as can be."""
     rotary = workload.rotary_axes(attention)
+    # 32 pairs of three axes are 11, 11 and 10.
     sizes = shard_sizes(workload.head_size // 2, len(rotary)) if rotary else ()
     turned: Turned = {}
     for coordinate, pairs in zip(rotary, sizes, strict=True):
@@ -152,11 +160,15 @@ class Rotary(nn.Module):
             table = self.tables.of(axis, self.pairs[axis])
             if shard is not None and (cut := shard.of(dim)):
                 table = self.comm.take(table, cut.along(1))
+            # (2, n, pairs) -> (2, n, 1, ..., pairs), with ones for the axes behind it and for the
+            # heads: in (B, T, S, Z, D) time has (2, T, 1, 1, pairs).
             tables.append(table.view(2, -1, *[1] * (q.ndim - 2 - dim), table.shape[-1]))
         return self._turned(q, tables), self._turned(k, tables)
 
     def _turned(self, x: Tensor, tables: list[Tensor]) -> Tensor:
         axes, widths = len(self.pairs), [sum(pairs.values()) for pairs in self.pairs.values()]
+        # With p and r pairs of two axes a head is p r | p r: the first number of each pair, then
+        # the second of each.
         halves = split_in_memory_order(x, [*widths, *widths], -1, features=2)
         parts = list(zip(halves[:axes], halves[axes:], tables, strict=True))
         # number i of the first half and number i of the second are a point (a, b), which turns

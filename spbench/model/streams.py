@@ -53,8 +53,10 @@ class JointAttention(nn.Module):
         heads, beside = image.into(x, cut.image)
         text_heads, text_beside = self.text.into(text, cut.text)
         turned = image.turned(*image.normed(*heads), cut.image)
+        # Rotary positions are the image's: queries and keys of text are normed and not turned.
         both = zip(turned, self.text.normed(*text_heads), strict=True)
-        q, k, v = (end_to_end(*each, cut.image.dim) for each in both)
+        q, k, v = (end_to_end(*streams, cut.image.dim) for streams in both)
+        # (B, S + L, Z, D): one axis at dim 1, however many the image has
         attended = image.plan.attend(q, k, v, Scores(dims=(1,)), cut.joint, image.comm)
         x, text = parted(attended, turned[0].shape, cut.image.dim)
         return image.out_of(x, beside, cut.image), self.text.out_of(text, text_beside, cut.text)
@@ -91,6 +93,7 @@ def without_text(x: Tensor, text: Tensor | None) -> Tensor:
 class _WithoutText(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, text: Tensor) -> Tensor:
+        # Zeros are made as text lies in memory, (L, B, H).
         ctx.shape = text.transpose(0, 1).shape
         return x.view_as(x)
 
@@ -112,6 +115,7 @@ def parted(joint: Tensor, shape: Sequence[int], first: int) -> tuple[Tensor, Ten
 
 def _order(axes: int, first: int) -> list[int]:
     """Dims of (B, *axes, Z, D) as they lie: ``first``, the other axes, batch, heads, numbers."""
+    # (B, T, S, Z, D) with dim 2 first: 2, 1, 0, 3, 4
     return [first, *(dim for dim in range(1, axes + 1) if dim != first), 0, axes + 1, axes + 2]
 
 
@@ -129,7 +133,9 @@ def _part(joint: Tensor, axes: Sequence[int], first: int) -> tuple[Tensor, Tenso
     """Views of ``joint``."""
     order, positions = _order(len(axes), first), math.prod(axes)
     image, text = joint.transpose(0, 1).split([positions, joint.shape[1] - positions])
+    # Dim 0 is the batch, so that axis 0 is dim 1.
     lengths = [axes[dim - 1] for dim in order[: len(axes)]]
+    # (S, B, Z, D) -> (first, other axes, B, Z, D) -> (B, *axes, Z, D)
     return image.unflatten(0, lengths).permute(undone(order)), text.transpose(0, 1)
 
 

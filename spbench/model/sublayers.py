@@ -52,6 +52,7 @@ class Shared:
     @cached_property
     def pairs(self) -> dict[str, Shard]:
         """How the pair tensor of each axis is cut."""
+        # (B, S, S, C): rows, which are queries, are cut as the axis is; columns are whole.
         return {axis: self.plan.shards[axis].along(1) for axis in self.workload.pairs}
 
 
@@ -121,6 +122,8 @@ class SelfAttention(Attending):
         workload = shared.workload
         hidden, units = workload.hidden, workload.key_heads
         self.group = group = workload.heads // units
+        # Of each key head: its queries, itself and its values. 8 heads on 2 key heads are 4 queries
+        # each: (4 + 2) x 2 = 12 heads come out of one product.
         heads_in = LinearSpec(
             in_shape=(hidden,),
             out_shape=((group + 2) * units, workload.head_size),
@@ -134,6 +137,7 @@ class SelfAttention(Attending):
 
     def into(self, x: Tensor, shard: Shard) -> tuple[Heads, None]:
         qkv = self.qkv(x, shard)
+        # Where weights are cut a rank has fewer key heads, and of each all its queries.
         keys = qkv.shape[-2] // (self.group + 2)
         q, k, v = split_in_memory_order(qkv, (self.group * keys, keys, keys), -2, features=2)
         return (q, k, v), None
@@ -164,14 +168,17 @@ class AttentionBesideMlp(Attending):
         joint_out = LinearSpec(in_shape=(narrow,), out_shape=(hidden,), stretches=out)
         self.qkv_up = plan.linear_in(joint_in, comm)
         self.out_down = plan.linear_out(joint_out, comm)
+        # Ranks that cut a weight are neighbours, so that the place in their group is rank % parts.
+        # Of an uneven stretch each has another width.
         parts = comm.mesh.size_of(comm.mesh.last) if plan.cuts_weights else 1
-        self.widths = [each.lengths(parts)[comm.rank % parts] for each in into]
+        self.widths = [stretch.lengths(parts)[comm.rank % parts] for stretch in into]
 
     def into(self, x: Tensor, shard: Shard) -> tuple[Heads, Tensor]:
+        # The ways into the mlp, one or two, stay together here: ``activated`` parts them.
         *qkv, up = split_in_memory_order(
             self.qkv_up(x, shard), [*self.widths[:3], sum(self.widths[3:])], -1
         )
-        q, k, v = (each.unflatten(-1, (-1, self.head_dim)) for each in qkv)
+        q, k, v = (heads.unflatten(-1, (-1, self.head_dim)) for heads in qkv)
         return (q, k, v), up
 
     def out_of(self, attended: Tensor, beside: Tensor, shard: Shard) -> Tensor:
@@ -197,17 +204,18 @@ class CrossAttentionModule(nn.Module):
         workload, plan, comm = shared.workload, shared.plan, shared.comm
         self.length = sublayer.length
         hidden, (heads, head_dim) = workload.hidden, workload.cross_heads(sublayer)
-        each = Stretch(heads)
-        queries = LinearSpec(in_shape=(hidden,), out_shape=(heads, head_dim), stretches=(each,))
+        of_heads = Stretch(heads)
+        queries = LinearSpec(in_shape=(hidden,), out_shape=(heads, head_dim), stretches=(of_heads,))
         keys_values = LinearSpec(
-            in_shape=(hidden,), out_shape=(2 * heads, head_dim), stretches=(each, each)
+            in_shape=(hidden,), out_shape=(2 * heads, head_dim), stretches=(of_heads, of_heads)
         )
-        back = LinearSpec(in_shape=(heads, head_dim), out_shape=(hidden,), stretches=(each,))
+        back = LinearSpec(in_shape=(heads, head_dim), out_shape=(hidden,), stretches=(of_heads,))
         self.q = plan.linear_in(queries, comm)
         self.kv = plan.linear_in(keys_values, comm)
         self.out = plan.linear_out(back, comm)
 
     def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:
+        # The context is whole on every rank: it has no shard. Heads of keys come first.
         k, v = self.kv(inputs.context[:, : self.length], None).chunk(2, -2)
         return self.out(cross_attend(self.q(x, shard), k, v), shard)
 
@@ -220,10 +228,10 @@ class FeedForward(nn.Module):
         super().__init__()
         workload, plan, comm = shared.workload, shared.plan, shared.comm
         hidden, columns = workload.hidden, workload.columns(sublayer)
-        self.ways, each = sublayer.ways_in, Stretch(columns)
+        self.ways, one_way = sublayer.ways_in, Stretch(columns)
         wide = (self.ways * columns,)
-        up = LinearSpec(in_shape=(hidden,), out_shape=wide, stretches=(each,) * self.ways)
-        down = LinearSpec(in_shape=(columns,), out_shape=(hidden,), stretches=(each,))
+        up = LinearSpec(in_shape=(hidden,), out_shape=wide, stretches=(one_way,) * self.ways)
+        down = LinearSpec(in_shape=(columns,), out_shape=(hidden,), stretches=(one_way,))
         self.up, self.down = plan.linear_in(up, comm), plan.linear_out(down, comm)
 
     def forward(self, x: Tensor, inputs: Inputs, shard: Shard) -> Tensor:

@@ -63,6 +63,7 @@ class Placement(NamedTuple):
 def hops_along(plan: Plan) -> Iterator[Sequence[Hop]]:
     """The all-to-alls to the shard of each sublayer from that of the one before it."""
     between = cache(plan.hops)  # a stack repeats a few switches
+    # The axis of the first sublayer also stands before it: the activation comes so.
     for before, after in pairwise((plan.layout[0], *plan.layout)):
         hops = between(before, after)
         assert hops is not None, "a layout switches only where there is a way"
@@ -78,14 +79,16 @@ def placements(
     makes the dim that becomes whole the outermost. Either costs one copy.
     """
     places, outermost = [], layout[0].dim
-    for shard, each in zip(layout, hops, strict=True):
+    for shard, hops_to_it in zip(layout, hops, strict=True):
         switches = []
-        for hop in each:
+        for hop in hops_to_it:
+            # From axis 2 to axis 3, with axis 1 outermost: axis 2, which becomes whole, is it now.
             if outermost not in (hop.before.dim, hop.after.dim):
                 outermost = hop.before.dim
             if hop.over == ALL:
                 switches.append(Switch(comm, hop.before, hop.after, outermost))
                 continue
+            # The all-to-all goes within this rank's group: the cut among its members alone.
             members = comm.mesh.members(comm.rank, hop.over)
             before, after = (cut.among(members) for cut in (hop.before, hop.after))
             switches.append(Switch(comm.along(hop.over), before, after, outermost))
@@ -145,6 +148,8 @@ class Block(nn.Module):
     ) -> tuple[Tensor, Tensor | None]:
         for i, residual in enumerate(self.residuals):
             assert isinstance(residual, Residual)
+            # The switch to the first sublayer is outside of the block: recomputed, it would be sent
+            # twice.
             x = switched(x, residual.place) if i else x
             x, text = residual(x, text, conditions, inputs)
         return x, text
@@ -175,9 +180,10 @@ class Transformer(nn.Module):
         self.conditioning = Conditioning(workload, count) if count else None
         blocks: list[list[Residual]] = []
         indices = modulation_indices(workload)
+        # What each rank has of image and text together, by the sharded axis.
         joint = {axis: plan.held(axis) for axis in {*axes}}
-        each = zip(workload.places, axes, places, indices, strict=True)
-        for (sublayer, is_first, _), axis, place, i in each:
+        stack = zip(workload.places, axes, places, indices, strict=True)
+        for (sublayer, is_first, _), axis, place, i in stack:
             norm, made = self._norm(i, place.shard), make(sublayer, shared)
             text_norm: nn.Module | None = None
             if workload.text and not isinstance(sublayer, CrossAttention):
@@ -187,7 +193,8 @@ class Transformer(nn.Module):
                 cut = Shard.of_sizes(1, joint[axis])
                 cuts = StreamShards(image=place.shard, text=self.text, joint=cut)
                 made = of_both(made, of_text, cuts)
-            blocks += [[]] if is_first else []
+            if is_first:
+                blocks.append([])
             blocks[-1].append(Residual(norm, made, place, text_norm))
         self.blocks = nn.ModuleList(Block(block) for block in blocks)
         self.norm = PlainNorm(workload)
@@ -201,6 +208,8 @@ class Transformer(nn.Module):
         if index is None:
             return PlainNorm(self.workload)
         cuts = self.condition_cuts
+        # A condition for each token comes cut in every way that the layout has; any other comes
+        # once.
         which = cuts.index(shard) if shard in cuts else 0
         return ModulatedNorm(self.workload, index, shard, self.comm, which)
 
@@ -217,6 +226,7 @@ class Transformer(nn.Module):
             x = switched(x, block.first)
             run = partial(recomputed, block) if recompute else block
             x, text = run(x, text, conditions, inputs)
+        # The last norm is a plain one: there is no condition for it.
         normed, *_ = self.norm(without_text(x, text), ())
         return self.final(normed, self.last)
 
@@ -233,7 +243,7 @@ class AttentionAlone(Attending):
 
     def into(self, x: Tensor, shard: Shard) -> tuple[Heads, None]:
         parts = split_in_memory_order(x, self.widths, -1)
-        q, k, v = (each.unflatten(-1, (-1, self.head_dim)) for each in parts)
+        q, k, v = (heads.unflatten(-1, (-1, self.head_dim)) for heads in parts)
         return (q, k, v), None
 
     def out_of(self, attended: Tensor, beside: None, shard: Shard) -> Tensor:

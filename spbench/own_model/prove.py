@@ -64,12 +64,12 @@ class Proof:
     @property
     def gradient_error(self) -> float:
         """The largest relative error of all gradients; 0 where there are none."""
-        return max((each.relative for each in self.differences[1:]), default=0.0)
+        return max((other.relative for other in self.differences[1:]), default=0.0)
 
     @property
     def tolerance(self) -> float:
         """The tolerance of the tensor that came nearest to its own."""
-        return max(self.differences, key=lambda each: each.excess).tolerance
+        return max(self.differences, key=lambda difference: difference.excess).tolerance
 
     def __str__(self) -> str:
         gradients = counted(len(self.differences) - 1, "gradient")
@@ -86,7 +86,7 @@ class Proof:
 
 def in_words(differences: Sequence[Difference], rank: int, hint: str) -> str:
     """Which tensor is wrong, the output before any gradient, and how many more."""
-    wrong = [each for each in differences if not each.excess <= 1]
+    wrong = [difference for difference in differences if not difference.excess <= 1]
     worst = blamed(differences)
     more = f", and so do {len(wrong) - 1} of {len(differences) - 1} others" if wrong[1:] else ""
     far = worst.in_words("differs from one device")
@@ -96,7 +96,9 @@ def in_words(differences: Sequence[Difference], rank: int, hint: str) -> str:
 def blamed(differences: Sequence[Difference]) -> Difference:
     """The output if it is wrong, from which every gradient follows; else the worst tensor."""
     output = differences[0]
-    return output if not output.excess <= 1 else max(differences, key=lambda each: each.excess)
+    if not output.excess <= 1:  # also where it is NaN, which is no number
+        return output
+    return max(differences, key=lambda difference: difference.excess)
 
 
 DTYPES = {"float64", "float32", *FINER}
@@ -234,7 +236,7 @@ def hint_on_output(
 def _on_random_numbers(modules: tuple[nn.Module, nn.Module], random: list[bool]) -> str:
     """A module that is not the same twice, and the dropout in it that is switched on."""
     at = random.index(True)
-    active = [where for where, each in modules[at].named_modules() if drops(each)]
+    active = [where for where, module in modules[at].named_modules() if drops(module)]
     found = f" ({', '.join(active[:3])}{', ...' if active[3:] else ''})" if any(active) else ""
     return (
         f"The {('plain', 'parallel')[at]} module draws random numbers: two runs on the same inputs "

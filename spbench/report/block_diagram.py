@@ -328,7 +328,8 @@ def facts(picture: Picture) -> dict[str, str]:
         axes_so = " and ".join(axis for axis, kind in each.items() if kind == how)
         positions.append(f"{how} positions of {axes_so}")
     extras = [f"{work.norm} norm"] if work.norm != "layer" else []
-    extras += [f"qk-norm{' across heads' * (work.qk_norm is not True)}"] if work.qk_norm else []
+    whole_rows = " across heads" if work.qk_norm is not True else ""
+    extras += [f"qk-norm{whole_rows}"] if work.qk_norm else []
     extras += [f"modulation {work.modulation}"] if work.modulation != "none" else []
     least = work.activation_bytes / ranks
     unit = units.size_unit(work.activation_bytes / 20)

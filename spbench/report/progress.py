@@ -7,6 +7,7 @@ import sys
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import asdict
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Self, TypeVar, final
@@ -253,7 +254,7 @@ class Screen:
             # This loads pandas, which is not wanted before ranks start.
             from spbench.analysis.comparable import panel_title
 
-            prefix += f"{panel_title(record)}, "
+            prefix += f"{panel_title(asdict(record))}, "
         self.noisy += bool(record.noisy)
         unseen = record.unseen_operators
         doubts = {

@@ -11,7 +11,6 @@ from dataclasses import MISSING, dataclass, fields
 from typing import Annotated, Any, Self, get_type_hints
 
 from spbench.results.hand_over import RowStatus
-from spbench.results.variables import compared
 from spbench.workload.case import Case
 
 
@@ -38,6 +37,12 @@ def columns_of_case(case: Case) -> dict[str, Any]:
         "mesh": str(case.mesh),
         "effort": case.budget.label,
     }
+
+
+def larger_error(*errors: float | None) -> float | None:
+    """The larger of errors, of which None was not measured; infinite where one is no number."""
+    known = [error for error in errors if error is not None]
+    return math.inf if any(map(math.isnan, known)) else max(known, default=None)
 
 
 SCHEMA_VERSION = 4
@@ -452,44 +457,14 @@ class Record:
         return self.effort or "full"
 
     @property
-    def statistic(self) -> str:
-        """How ``step_ms`` is made of the iterations of the launch."""
-        return "median" if self.schema_version < 4 else "trimmed mean"
-
-    @property
-    def compared_variables(self) -> str:
-        """Variables of its ranks that times may depend on, besides what the strategy asks for."""
-        return compared(self.variables, self.environment)
-
-    @property
-    def numa_binding(self) -> str:
-        """Whether ranks were bound to NUMA nodes, whichever; blank: not known, or there is one."""
-        return "" if not self.numa else "none" if "any " in self.numa else "bound"
-
-    @property
-    def ranks_by_node(self) -> str:
-        """Number of ranks on each machine, as 4+4."""
-        runs = [part.rpartition(" ")[2].partition("-") for part in self.placement.split(", ")]
-        if not all(first.isdecimal() for first, _, _ in runs):
-            return str(self.world_size)
-        counts = [int(last) - int(first) + 1 if last.isdecimal() else 1 for first, _, last in runs]
-        return "+".join(map(str, counts))
-
-    @property
     def gate_error(self) -> float | None:
         """The larger error of output and gradients; infinite where one is not a number."""
-        errors = [e for e in (self.output_error, self.gradient_error) if e is not None]
-        return math.inf if any(map(math.isnan, errors)) else max(errors, default=None)
+        return larger_error(self.output_error, self.gradient_error)
 
     @property
     def is_gate_reduced(self) -> bool:
         """Whether the gate compared a reduced workload, not the whole one."""
         return self.gated_on not in ("", self.workload)
-
-    @property
-    def compared_ms(self) -> float | None:
-        """Time that launches are compared by: a step's, or one GPU's share of computation."""
-        return self.compute_ms if self.kind == "one_gpu_share" else self.step_ms
 
     @classmethod
     def of_case(cls, case: Case, **more: Any) -> Self:

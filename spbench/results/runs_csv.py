@@ -254,7 +254,8 @@ def _columns_of(entry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     named = {"workload": work.get("name")} | {name: work.get(name) for name in OF_WORKLOAD}
     named |= {"device": entry.get("device"), "kind": entry.get("kind")}
     named |= {"world_size": entry.get("ranks"), "strategy": entry.get("strategy")}
-    if isinstance(axes := named["axes"], dict):
+    axes = named["axes"]
+    if isinstance(axes, dict):
         named["axes"] = axes_text(axes)
     mesh = entry.get("mesh")
     if isinstance(mesh, dict) and mesh.get("cfg", 1) != 1:

@@ -71,6 +71,8 @@ class GridPlan(FixedPlan):
         work, held = self.workload, self.held(axis)
         total = sum(held)
         wider = max(1, 4 // DTYPE_BYTES[work.dtype])  # log-sum-exps have 4 bytes at least
+        # Of D numbers of a query and head there is one: bytes / D, in 4 bytes at least: 2 x in 16
+        # bits.
         lse_bytes = wider * work.query_bytes // work.head_size  # one number a query and head
 
         def in_row(sizes: Sizes) -> Traffic:
@@ -138,6 +140,7 @@ class Attention2D(FixedAxis):
         def plan(i: int) -> FixedPlan:
             return self._with(sizes[i]).on(workload, ranks)
 
+        # The largest divisor up to the root: of 1 2 3 4 6 12 it is 3 for 12 ranks.
         best = bisect_right(sizes, isqrt(ranks)) - 1
         for step in (1, -1):
             while (
@@ -160,6 +163,7 @@ class _TwoWays(torch.autograd.Function):
         grid = AttentionGrid(comm, folded_shard(shard, len(mine), comm.rank), scores.causal)
         keys = grid.in_column.start_all_gather(mine, grid.keys)
         queries = grid.in_row.start_all_gather(folding.fold(q).movedim(2, 0), grid.queries)
+        # Both gathers are under way, in groups of their own; the first product needs both.
         part = grid.attend(queries.wait().movedim(0, 2), *unpack(keys.wait()))
         total = grid.merged(Part(part.out.to(q.dtype), part.lse))
         out = put_outermost(folding.unfold(total.out), shard.dim, q.dtype)
@@ -172,13 +176,14 @@ class _TwoWays(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         q, mine, out, lse = ctx.saved_tensors
         folding, grid = ctx.how
+        # Gradient, queries and results in one message, (S, 3, b, Z, D).
         own = torch.stack([folding.fold(x).movedim(2, 0) for x in (grad, q, out)], 1)
         rows = grid.in_row.start_all_gather(own, grid.queries)
         sums = grid.in_row.start_all_gather(lse.movedim(2, 0), grid.queries)
         keys = grid.in_column.start_all_gather(mine, grid.keys)
         d_out, queries, outs = unpack(rows.wait())
         given = d_out, queries, outs, sums.wait().movedim(0, 2), *unpack(keys.wait())
-        d_q, d_k, d_v = (each.to(q.dtype) for each in grid.gradients(*given))
+        d_q, d_k, d_v = (gradient.to(q.dtype) for gradient in grid.gradients(*given))
         d_rows = grid.in_row.start_reduce_scatter(d_q.movedim(2, 0), grid.queries)
         d_keys = grid.in_column.start_reduce_scatter(pack(d_k, d_v), grid.keys)
         d_mine = [d_rows.wait().movedim(0, 2), *unpack(d_keys.wait())]

@@ -149,6 +149,7 @@ class Plan:
     @cached_property
     def shards(self) -> Mapping[str, Shard]:
         """``shard`` of each axis of the workload, and of each entry of the layout."""
+        # Two axes that are cut at once, time+space, are no axis of the workload.
         axes = dict.fromkeys([*self.workload.axes, *self.layout])
         return {axis: self.shard(axis) for axis in axes}
 
@@ -211,6 +212,7 @@ class Plan:
         """What moves the activation's sharding from one axis to another, and its gradient back."""
         there = self.hops(before, after)
         assert there is not None, f"there is no way from {before} to {after}"
+        # The gradient goes the way back: the last all-to-all first, each undone.
         back = [hop.undone for hop in reversed(there)]
         forward, backward = (
             [hop.transfer(self.workload.activation_bytes, self.mesh) for hop in way]
@@ -238,4 +240,5 @@ class Plan:
     @property
     def cost(self) -> float:
         """Bytes that ranks wait for in a step, weighed by how unevenly they attend."""
+        # Bytes alone do not tell that of 5 heads shared by 2 ranks the busier one has 3.
         return waited_bytes(self.traffic) * self.unevenness

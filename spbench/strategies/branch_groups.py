@@ -39,6 +39,7 @@ class BranchPlan(Plan):
 
     @cached_property
     def mesh(self) -> Mesh:
+        # Outermost: ranks of a group are neighbours, since all they send is among themselves.
         return Mesh(((CFG, self.groups), *self.group.mesh.axes))
 
     @property
@@ -60,14 +61,15 @@ class BranchPlan(Plan):
         """What each group sends, all at once; and the gradients' sum over all ranks."""
         inside = self.mesh.without(CFG)
         name, members = "+".join(inside), self.mesh.groups(*inside)
-        sent = [each for each in self.group.traffic if each.phase != "gradients"]
+        sent = [transfer for transfer in self.group.traffic if transfer.phase != "gradients"]
         # A stack repeats a few transfers, and what is equal stays one object.
         everywhere = {
-            id(each): Transfer.along(name, members, [each] * self.groups) for each in sent
+            id(transfer): Transfer.along(name, members, [transfer] * self.groups)
+            for transfer in sent
         }
         of_weights = self.cuts_weights, self.holds_whole
         sums = gradient_sums(self.group.workload, self.mesh, *of_weights)
-        return [*(everywhere[id(each)] for each in sent), *sums]
+        return [*(everywhere[id(transfer)] for transfer in sent), *sums]
 
 
 @final

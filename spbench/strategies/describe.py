@@ -44,6 +44,8 @@ class Course:
         """
         layout, length = self.layout, len(self.part.block)
         attends = [isinstance(sublayer, Attention) for sublayer in reversed(self.part.block)]
+        # Counted from the end: of attention, mlp the attention is 1 from the end, so that 1 lies
+        # behind it.
         behind = attends.index(True) if any(attends) else length
         for period in range(1, self.part.depth):
             apart = period * length
@@ -59,6 +61,8 @@ class Course:
     @property
     def saves_last_switch(self) -> bool:
         """Whether the end does without a switch that every other period has."""
+        # The first period repeated to the end, and one sublayer more: the switch that another block
+        # would need.
         again = [self.layout[i % self.sublayers] for i in range(len(self.layout) + 1)]
         return _switches(again) > _switches(self.layout)
 
@@ -139,7 +143,8 @@ def _lane(name: str, strategy: Strategy, workload: Workload, ranks: int) -> Lane
     if why_not is not None:
         return Lane(strategy=name, why_not=why_not)
     plan = strategy.on(workload, ranks)
-    busiest = busiest_rank(each for each in plan.traffic if each.phase == "forward")
+    busiest = busiest_rank(sent for sent in plan.traffic if sent.phase == "forward")
+    # Groups of guidance do the same: rank 5 of two groups of 4 is rank 1 of its group.
     legs = _legs(plan.group, busiest % plan.group.ranks)
     stacks = courses(plan.layout, workload)
     means = [mean_bytes(course, legs) * course.part.depth for course in stacks]

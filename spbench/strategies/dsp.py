@@ -225,7 +225,8 @@ class DSP(Strategy):
 
 def joint_alone(workload: Workload) -> Workload | None:
     """A block of the attentions that join all axes, and nothing else; None: there is none."""
-    joint = [each for each in workload.attentions if set(each.axes) == set(workload.axes)]
+    every_axis = set(workload.axes)
+    joint = [attention for attention in workload.attentions if set(attention.axes) == every_axis]
     if not joint:
         return None
     return workload.model_copy(update={"stacks": None, "depth": 1, "block": tuple(joint)})
@@ -256,9 +257,9 @@ def _keeps_order(shard: Shard) -> bool:
 
 def _too_short(workload: Workload, ranks: int) -> str | None:
     """Why some sublayer has no axis to shard: those not attended are all too short; or None."""
-    kinds = [each for each in workload.kinds if {*workload.axes} - {*each.attended}]
-    longest = {each: _longest(each, workload) for each in kinds}
-    sublayer = min(kinds, key=lambda each: workload.axes[longest[each]])
+    kinds = [kind for kind in workload.kinds if {*workload.axes} - {*kind.attended}]
+    longest = {kind: _longest(kind, workload) for kind in kinds}
+    sublayer = min(kinds, key=lambda kind: workload.axes[longest[kind]])
     axis = longest[sublayer]
     if workload.axes[axis] >= ranks:
         return None
@@ -316,7 +317,7 @@ class TwoAxes:
 
     def free(self, sublayer: Sublayer) -> list[str]:
         """Entries without an axis that is attended."""
-        return [x for x, pair in self.pairs.items() if not {*pair} & {*sublayer.attended}]
+        return [entry for entry, pair in self.pairs.items() if not {*pair} & {*sublayer.attended}]
 
     @cached_property
     def _shards(self) -> dict[str, Shard]:
@@ -358,8 +359,8 @@ class TwoAxes:
     @cached_property
     def _hops(self) -> dict[tuple[str, str], Hop]:
         """The all-to-all between each two entries that are one apart."""
-        found = {ends: self._hop(*ends) for ends in permutations(self.pairs, 2)}
-        return {ends: hop for ends, hop in found.items() if hop is not None}
+        hops = {ends: self._hop(*ends) for ends in permutations(self.pairs, 2)}
+        return {ends: hop for ends, hop in hops.items() if hop is not None}
 
     def _hop(self, before: str, after: str) -> Hop | None:
         """The one all-to-all from an entry to another; None: it takes more than one.

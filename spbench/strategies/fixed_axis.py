@@ -78,6 +78,7 @@ class FixedPlan(Plan, ABC):
         """The axis of fewest bytes; among equals the most evenly shared, where queries stay the
         longest, then the outermost."""
         length = self.workload.axes[self.axis] if self.queries_stay else 0
+        # min compares them in turn; the negated length makes the longest the least.
         return self.waited_bytes, self.shard(self.axis).imbalance, -length
 
 
@@ -104,6 +105,7 @@ class FixedAxis(Strategy, ABC):
     def why_not(self, workload: Workload, ranks: int) -> str | None:
         axes = list(workload.axes) if self.shard_axis == AUTO else [self.shard_axis]
         reasons = {axis: self.why_not_along(axis, workload, ranks) for axis in axes}
+        # The reason of the longest axis: it is the one that comes nearest.
         longest = max(axes, key=workload.axes.__getitem__)
         return None if None in reasons.values() else reasons[longest]
 

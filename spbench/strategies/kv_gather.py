@@ -112,6 +112,8 @@ def seen(
     yield 0, keys.runs[rank], mine, True
     whole, row, end = by_position(gathered(), keys), 0, 0
     for first, length in keys.runs[rank]:
+        # Keys between the run before and this one are others': all of this run's queries and later
+        # ones see them.
         if first > end:
             yield row, [(end, first - end)], whole[end:first], False
         row, end = row + length, first + length
@@ -125,6 +127,7 @@ class _Gathered(torch.autograd.Function):
         queries, mine = folding.fold(q), pack(folding.fold(k), folding.fold(v))
         keys = folded_shard(shard, len(mine), comm.rank)
         total: Part | None = None
+        # Posted now, waited for at the first call: by then the rank's own keys are done.
         gathered = cache(comm.start_all_gather(mine, keys).wait)
         for row, _, block, causal in seen(mine, gathered, keys, comm.rank, scores.causal):
             part = blockwise.attend_block(from_row(queries, row), *unpack(block), causal=causal)
@@ -143,6 +146,8 @@ class _Gathered(torch.autograd.Function):
         gathered = kept.pop if kept else comm.start_all_gather(mine, keys).wait
         rows, d_q = (*(folding.fold(x) for x in (grad, q, out)), lse), None
         shape = keys.length, *mine.shape[1:]
+        # Under a mask some keys are seen by none of these queries: their gradient is zero. Else all
+        # is written.
         d_whole = mine.new_zeros(shape) if masked else mine.new_empty(shape)
         for row, runs, block, causal in seen(mine, gathered, keys, comm.rank, masked):
             d_out, queries, *whole = (from_row(x, row) for x in rows)

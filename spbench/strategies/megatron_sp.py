@@ -78,8 +78,10 @@ class CutPlan(FixedPlan):
         """
         work = self.workload
         through = streams(sublayer, work, axis, image, text)
-        gathers = [Transfer.all_gather(*each) for each in through]
-        scatters = [Transfer.reduce_scatter(*each) for each in through]
+        gathers = [Transfer.all_gather(*stream) for stream in through]
+        scatters = [Transfer.reduce_scatter(*stream) for stream in through]
+        # Tokens of one position of the axis, times the positions that these ranks hold; and their
+        # text.
         tokens = work.tokens // work.axes[axis] * sum(image) + sum(text)
         norm = cut_norm_sums(sublayer, work, tokens, len(image))
         again = [] if self.strategy.keep_input else gathers
@@ -144,6 +146,7 @@ class GroupsPlan(CutPlan):
 
     def inside(self, shard: Shard) -> Shard | None:
         """Every rank of a group has all of the group's positions."""
+        # Ranks 0 1 2 3 of tp=2 hold what the groups 0 0 1 1 do.
         groups = [rank // self.size for rank in range(self.ranks)]
         return shard.joined(self.size).among(groups)
 
@@ -157,7 +160,7 @@ class GroupsPlan(CutPlan):
         forward, backward = along(TP, self.mesh.groups(TP), held_in_group)
         there, back = self._traffic_across(sublayer, axis)
         # Attention lies between what the projection in sends, and the scatters of the one out.
-        scatters = [each for each in forward if each.op == "reduce_scatter"]
+        scatters = [transfer for transfer in forward if transfer.op == "reduce_scatter"]
         before = forward[: len(forward) - len(scatters)]
         return [*before, *there, *scatters], back + backward
 
@@ -167,6 +170,7 @@ class GroupsPlan(CutPlan):
             return [], []
         queries = self.workload.heads // self.workload.key_heads  # of each key head
         keys = shard_sizes(self.workload.key_heads, self.size)
+        # 12 heads with 6 key heads on 4 ranks: key heads 2 2 1 1, each with 2 queries.
         shares = [(n * queries, n) for n in keys]
 
         def across(part: Workload) -> Traffic:
@@ -273,5 +277,7 @@ class _GatherProduct(torch.autograd.Function):
         parts = (grad @ matrix).movedim(0, ctx.shard.dim)
         x = saved if gather is None else gather.wait()
         scatter = ctx.comm.start_reduce_scatter(parts, ctx.shard)
-        rows, inputs = (each.flatten(0, -2) for each in (grad, x.movedim(ctx.shard.dim, 0)))
+        # (S, B, ..., H) as rows: dW = grad^T x over all positions.
+        inputs = x.movedim(ctx.shard.dim, 0)
+        rows, inputs = grad.flatten(0, -2), inputs.flatten(0, -2)
         return scatter.wait(), rows.t() @ inputs, rows.sum(0), None, None, None

@@ -38,7 +38,7 @@ def cut_why_not(workload: Workload, ranks: int) -> str | None:
 
 def tp_why_not(workload: Workload, size: int) -> str | None:
     """Why groups of ``size`` ranks cannot cut the weights; or None."""
-    if any(each.pair_bias for each in workload.attentions):
+    if any(attention.pair_bias for attention in workload.attentions):
         return (
             f"groups of tp={size} do not share out a pair bias, by rows across them and by heads "
             "inside; leave out the option tp"
@@ -55,10 +55,12 @@ def _too_few(count: int, unit: str, ranks: int) -> str | None:
 
 def blocks_why_not(axis: str, workload: Workload) -> str | None:
     """Why attention along ``axis`` cannot go block by block of keys, on any number of ranks."""
-    for each in workload.attentions:
-        outermost = next(a for a in workload.axes if a in each.axes)
-        if each.causal and axis in each.axes and axis != outermost:
-            joined = " and ".join(a for a in workload.axes if a in each.axes)
+    for attention in workload.attentions:
+        # Positions are in row order: of time and space an earlier time comes before all of a later
+        # one.
+        outermost = next(a for a in workload.axes if a in attention.axes)
+        if attention.causal and axis in attention.axes and axis != outermost:
+            joined = " and ".join(a for a in workload.axes if a in attention.axes)
             return (
                 f"a causal mask over {joined} leaves whole blocks of keys along {outermost} alone; "
                 f"shard that axis, of {workload.axes[outermost]} positions"
@@ -68,7 +70,8 @@ def blocks_why_not(axis: str, workload: Workload) -> str | None:
 
 def biased_why_not(axis: str, workload: Workload) -> str | None:
     """Why attention along ``axis`` cannot be merged from parts, on any number of ranks."""
-    if not any(each.pair_bias and axis in each.axes for each in workload.attentions):
+    along_axis = [attention for attention in workload.attentions if axis in attention.axes]
+    if not any(attention.pair_bias for attention in along_axis):
         return None
     return (
         f"kernels that give the log-sum-exp take no pair bias, which attention along {axis} has; "
@@ -78,7 +81,9 @@ def biased_why_not(axis: str, workload: Workload) -> str | None:
 
 def grouped_why_not(axis: str, workload: Workload) -> str | None:
     """Why attention along ``axis`` cannot go by groups of ranks and parts of keys; or None."""
-    if not any(each.projection and axis in each.axes for each in workload.attentions):
+    if not any(
+        attention.projection and axis in attention.axes for attention in workload.attentions
+    ):
         return biased_why_not(axis, workload)
     return (
         f"the projection of keys along {axis} is a sum over all ranks, which groups of ranks do "
@@ -106,8 +111,8 @@ def groups_why_not(ranks: int, **sizes: str) -> str | None:
     )
 
 
-def across_misfit(across: str, known: Sequence[str]) -> str | None:
+def across_misfit(across: str, names: Sequence[str]) -> str | None:
     """Why the option ``across`` names no strategy that could attend there; or None."""
-    if across in known:
+    if across in names:
         return None
-    return f"across={across} is not known; it may be {', '.join(known)}"
+    return f"across={across} is not known; it may be {', '.join(names)}"

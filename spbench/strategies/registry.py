@@ -89,44 +89,44 @@ def plug_ins() -> dict[str, str]:
     return {point.name: point.value for point in points if point.name not in BUILT_IN}
 
 
-def class_of(name: str, place: str) -> type[Strategy]:
+def class_of(name: str, path: str) -> type[Strategy]:
     """The class of a plug-in. Imports torch. Raises BrokenPlugInError."""
     try:
-        return class_at(place)
+        return class_at(path)
     except (Exception, SystemExit) as error:
         if isinstance(error, ModuleNotFoundError) and error.name == "torch":
             raise  # no strategy can be loaded
         raise BrokenPlugInError(
-            f"the plug-in strategy {name!r} ({place}) cannot be loaded: {type(error).__name__}: "
+            f"the plug-in strategy {name!r} ({path}) cannot be loaded: {type(error).__name__}: "
             f"{first_line(error)}; mend its package, or uninstall it"
         ) from error
 
 
-def class_at(place: str) -> type[Strategy]:
+def class_at(path: str) -> type[Strategy]:
     """The class at ``module:class``. Imports torch. Raises whatever the module does."""
-    module, _, attribute = place.partition(":")
+    module, _, attribute = path.partition(":")
     if not attribute:
-        raise TypeError(f"{place!r} names no class; write module:Class")
+        raise TypeError(f"{path!r} names no class; write module:Class")
     from spbench.strategies.base import Strategy
 
-    found: type[Strategy] = getattr(import_module(module), attribute)
-    if not isinstance(found(), Strategy):
+    kind: type[Strategy] = getattr(import_module(module), attribute)
+    if not isinstance(kind(), Strategy):
         raise TypeError(f"{attribute} is not a Strategy")
-    return found
+    return kind
 
 
 def broken_plug_ins() -> dict[str, str]:
     """Why plug-ins cannot be loaded, by the names of those that cannot, which ``all`` leaves out.
     Imports all of them; without torch none counts as broken."""
-    found = {}
-    for name, place in plug_ins().items():
+    reasons = {}
+    for name, path in plug_ins().items():
         try:
-            class_of(name, place)
+            class_of(name, path)
         except BrokenPlugInError as error:
-            found[name] = str(error)
+            reasons[name] = str(error)
         except ModuleNotFoundError:
             break
-    return found
+    return reasons
 
 
 ACROSS = ("ring", "kv-gather", "attention-2d")
@@ -149,11 +149,11 @@ def check_name(text: str) -> None:
     from spbench.workload.yaml_file import short  # its pydantic stays out of completion
 
     name = text.split(":", maxsplit=1)[0]
-    known = list(BUILT_IN if name in BUILT_IN else places())  # plug-ins are looked for on disk
-    if name not in known:
+    names = list(BUILT_IN if name in BUILT_IN else places())  # plug-ins are looked for on disk
+    if name not in names:
         raise UnknownStrategyError(
-            f"unknown strategy {short(name)}. {_near(own_name(name), known)}"
-            f"The strategies are {', '.join(known)}"
+            f"unknown strategy {short(name)}. {_near(own_name(name), names)}"
+            f"The strategies are {', '.join(names)}"
         )
 
 
@@ -163,9 +163,9 @@ def module_of(text: str) -> str:
     return places()[text.partition(":")[0]].partition(":")[0]
 
 
-def _near(word: str, known: Sequence[str]) -> str:
+def _near(word: str, words: Sequence[str]) -> str:
     """'Did you mean ...? ' with a space behind, or nothing."""
-    return f"{did_you_mean(word, known, cutoff=0.5)} ".lstrip()
+    return f"{did_you_mean(word, words, cutoff=0.5)} ".lstrip()
 
 
 def expand_names(texts: Sequence[str]) -> list[str]:
@@ -190,16 +190,16 @@ def load(text: str) -> Strategy:
     check_name(text)
     name, *settings = text.split(":")
     kind = class_at(BUILT_IN[name]) if name in BUILT_IN else class_of(name, places()[name])
-    known = {field.name.replace("_", "-"): field for field in fields(kind)}
+    takes = {field.name.replace("_", "-"): field for field in fields(kind)}
     options: dict[str, Any] = {}
     for setting in settings:
         option, given, value = setting.partition("=")
-        if option not in known:
-            offered = f"Its options are {', '.join(known)}" if known else "It has no options"
+        if option not in takes:
+            offered = f"Its options are {', '.join(takes)}" if takes else "It has no options"
             raise UnknownStrategyError(
-                f"strategy {name!r} has no option {option!r}. {_near(option, list(known))}{offered}"
+                f"strategy {name!r} has no option {option!r}. {_near(option, list(takes))}{offered}"
             )
-        field = known[option]
+        field = takes[option]
         options[field.name] = _parse(name, option, value if given else None, field.default)
     return kind(**options)
 
@@ -211,7 +211,7 @@ def forms_of(names: Sequence[str]) -> list[str]:
 
 
 def exchange(name: str, **options: str) -> FixedAxis:
-    """The strategy that exchanges in another's place, one of ``EXCHANGES``, with its options.
+    """The strategy that exchanges in another's path, one of ``EXCHANGES``, with its options.
 
     Here alone a strategy comes by another one. Options that are left ``auto`` need not be known to
     it. Imports torch. Raises as ``load`` does.

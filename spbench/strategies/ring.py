@@ -89,6 +89,7 @@ class Ring(FixedAxis):
 def around(mine: Tensor, keys: Shard, comm: Collectives) -> Iterator[tuple[int, Tensor]]:
     """Each rank and its block, this one's first; the next is under way while one is at hand."""
     coming = Pending(DONE, mine)
+    # Rank 1 of 4 meets 1, 0, -1 and -2: its own block, then 0, 3 and 2, as they come round.
     for owner in range(comm.rank, comm.rank - comm.size, -1):
         block = coming.wait()
         if owner - 1 > comm.rank - comm.size:
@@ -122,6 +123,8 @@ class _Ring(torch.autograd.Function):
         q, mine, out, lse = ctx.saved_tensors
         folding, keys, masked, comm, dtype = ctx.how
         rows = *(folding.fold(x) for x in (grad, q, out)), lse
+        # Gradients of a block travel with it, one hop behind: those of the block that comes first
+        # are zeros.
         nothing = mine.new_zeros((keys.sizes[comm.rank - 1], *mine.shape[1:]), dtype=dtype)
         coming, d_q = Pending(DONE, nothing), None
         own: Sequence[Tensor] = ()

@@ -9,7 +9,7 @@ computes its row of scores, takes one softmax over the full row, then passes its
 Backward rings V (for the gradient of the scores) and K (for that of q), and sums every rank's
 part of the whole dK and dV: as published by two all-reduces, 6 f K in all (section 3.2), or
 with ``reduce_scatter`` 4 f K. The row costs B Z S^2 / N elements. Under a causal mask shards
-are zigzag, and what is masked is not computed (``layers/causal_tiles.py``).
+are zigzag, and what is masked is not computed (``layers/rsa_rows.py``).
 """
 
 from __future__ import annotations
@@ -76,6 +76,7 @@ class _Rings(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
         bias, rows, comm, ctx.scatter = how
+        # Scaled queries: D^-1/2 on (b, s, D) and not on (b, s, S), which is larger.
         scaled, keys = rows.fold(q * q.shape[-1] ** -0.5), rows.fold_keys(k)
         scores = rows.mask_(rows.product(scaled, comm.ring(keys, rows.keys), hidden=-torch.inf))
         if bias is not None:
@@ -99,7 +100,7 @@ class _Rings(torch.autograd.Function):
         d_v = _start_sum(sum_v, rows, comm, ctx.scatter)  # behind both rings
         d_k = _start_sum(rows.turned_product(scaled, d_scores), rows, comm, ctx.scatter)
         d_bias = rows.bias_gradient(d_scores) if ctx.biased else None
-        d_keys = (rows.unfold_keys(each.wait()) for each in (d_k, d_v))
+        d_keys = (rows.unfold_keys(pending.wait()) for pending in (d_k, d_v))
         return rows.unfold(d_q).flatten(-3, -2), *d_keys, d_bias, None, None, None
 
 
@@ -115,5 +116,6 @@ def _start_sum(partial: Tensor, rows: Rows, comm: Collectives, scatter: bool) ->
     by_position = partial.permute(2, 0, 1)
     if scatter:
         return comm.start_reduce_scatter(by_position, rows.keys)
+    # All-reduced as published: of the sum over all keys a rank needs its own alone.
     mine = by_position.narrow(0, rows.keys.offset(comm.rank), rows.keys.sizes[comm.rank])
     return Pending(comm.all_reduce_(partial), mine)

@@ -2,7 +2,7 @@
 
 One axis stays sharded. Where a sublayer attends along it, one all-to-all carries q, k and v
 together: the axis becomes whole and the heads are shared out; a second one brings the result
-back (``layers/head_parallel.py``). Attention along any other axis is local and silent.
+back (``layers/heads.py``). Attention along any other axis is local and silent.
 
     q, k, v   (B, T/N, S, Z, D)   --switch-->   (B, T, S, Z/N, D)
     out       (B, T, S, Z/N, D)   --switch-->   (B, T/N, S, Z, D)
@@ -70,6 +70,9 @@ class Ulysses(FixedAxis):
     padded: bool = False
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
-        attended = any(axis in each.axes or self.every_attention for each in workload.attentions)
+        # Only an attention along the sharded axis shares heads out, unless every one does.
+        attended = any(
+            axis in attention.axes or self.every_attention for attention in workload.attentions
+        )
         too_few = heads_why_not(workload, ranks) if attended else None
         return too_few or super().why_not_along(axis, workload, ranks)

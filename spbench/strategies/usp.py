@@ -59,6 +59,7 @@ class USPPlan(FixedPlan):
     @property
     def unevenness(self) -> float:
         padded = all_heads(self.workload, self.size, self.strategy.padded)
+        # Rank 0 of a group: whoever has a head more comes first.
         most = share_heads(padded.heads, padded.key_heads, self.size).queries[0]
         return most * self.size / self.workload.heads  # 5 heads on 2 ranks: 3 where 2.5 is the mean
 
@@ -153,7 +154,9 @@ class USP(FixedAxis):
 
     def _no_size_fits(self, workload: Workload, ranks: int) -> str | None:
         """What the smallest groups lack, if groups of no size can run it; or None."""
-        reasons = [each.why_not(workload, ranks) for each in self._sizes(ranks)]
+        # Largest first, so that the last reason is that of one rank a group, which has the fewest
+        # needs.
+        reasons = [sized.why_not(workload, ranks) for sized in self._sizes(ranks)]
         return None if None in reasons else reasons[-1]
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:

@@ -128,8 +128,8 @@ def visible_gpus() -> list[dict[str, Any]]:
 
 def least_capability(gpus: Sequence[Mapping[str, Any]]) -> tuple[int, int]:
     """The compute capability of the oldest of these GPUs; (0, 0) where NVML does not say."""
-    known = [gpu["compute_capability"] for gpu in gpus if gpu.get("compute_capability")]
-    return min(known, default=(0, 0))
+    told = [gpu["compute_capability"] for gpu in gpus if gpu.get("compute_capability")]
+    return min(told, default=(0, 0))
 
 
 def _hidden_by() -> str:

@@ -5,6 +5,7 @@ The row of each launch is written before it is handed out.
 
 import hashlib
 import json
+import math
 import os
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -151,7 +152,7 @@ def _ranks_here(cells: Sequence[Cell], nodes: int) -> list[int]:
     """The numbers of processes that start on this machine, of several that are filled in turn."""
     cases = [cell.case for cell in cells if cell.why_not is None]
     counts = {case.processes for case in cases}
-    most = -(-max(counts, default=0) // nodes)
+    most = math.ceil(max(counts, default=0) / nodes)  # 6 ranks on 4 nodes: 2 on the fullest
     return sorted({min(count, most) for count in counts})
 
 

@@ -99,9 +99,10 @@ def as_asked(
 
 def _with_settings(request: Request, kept: Any) -> Request:
     """Raises ValueError or TypeError for settings that are damaged."""
-    known = {name: x for name, x in SETTINGS.validate_python(kept).items() if x is not None}
-    peak_tflops = known.pop("peak_tflops", None)
-    return replace(request, deadlines=Deadlines(**known), peak_tflops=peak_tflops)
+    settings = SETTINGS.validate_python(kept)
+    limits = {name: value for name, value in settings.items() if value is not None}
+    peak_tflops = limits.pop("peak_tflops", None)
+    return replace(request, deadlines=Deadlines(**limits), peak_tflops=peak_tflops)
 
 
 def _cell_of(described: Mapping[str, Any]) -> Cell:
@@ -114,7 +115,7 @@ def _cell_of(described: Mapping[str, Any]) -> Cell:
 
 def _kept_cells(folder: Path) -> list[Cell | None]:
     """The cells of a run in the order of their running; None for what cannot be read."""
-    return [or_none(partial(_cell_of, each)) for each in read_run(folder).get("cases", [])]
+    return [or_none(partial(_cell_of, case)) for case in read_run(folder).get("cases", [])]
 
 
 def resumed(run: Path, cluster: Cluster | None = None) -> tuple[Request, list[Cell]]:

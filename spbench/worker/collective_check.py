@@ -41,7 +41,10 @@ class Example:
     @classmethod
     def of(cls, ranks: int, number: int, device: torch.device, *, even: bool) -> Self:
         """Numbers below 251, a prime: on fewer than 251 ranks no two shards are equal."""
+        # 3 ranks, uneven: 7 rows are 3, 2, 2 and 11 columns are 4, 4, 3; no rank is left without
+        # any.
         rows, columns = (2 * ranks, 3 * ranks) if even else (2 * ranks + 1, 4 * ranks - 1)
+        # 17, so that a number that an earlier exchange left in its place is another one.
         numbers = torch.arange(rows * columns, device=device) + 17 * number
         whole = (numbers % 251).to(torch.float32).view(rows, columns)
         cuts = Shard.even(0, rows, ranks), Shard.even(1, columns, ranks)
@@ -114,6 +117,7 @@ def difference(received: Tensor, expected: Tensor) -> str:
     count = int(differs.sum())
     if not count:
         return ""
+    # Of all that differs one number is shown, in the order of memory.
     first = int(differs.nonzero()[0])
     wrong, right = (float(x.flatten()[first]) for x in (received, expected))
     share = f"{count:,} of {differs.numel():,} numbers differ"
@@ -125,6 +129,7 @@ def rates(group: Group, now_s: Callable[[], float] = time.perf_counter) -> dict[
     watch, length = Stopwatch(group=group, now_s=now_s), LARGE_BYTES // 4
     lengths: dict[Op, int] = {
         "all_reduce": length,
+        # ``elements`` are those that leave the rank: of 16 MiB its own part stays.
         "all_to_all": length * (group.size - 1) // group.size,
     }
     bytes_per_s: dict[str, float] = {}

@@ -132,6 +132,7 @@ class Fault:
             start = now_s()
             step()
             synchronise()
+            # A step of 100 ms at 5 %: awake until 105 ms from its start.
             end = start + (now_s() - start) * (1 + self.share)
             while now_s() < end:
                 pass
@@ -163,6 +164,7 @@ def check_hits(fault: Fault, cases: Sequence[Case]) -> None:
         why = f"names rank {fault.rank}, which no case has; {others} would work"
         raise Failure(f"{planted} {why}")
     steps = max(case.budget.max_steps for case in cases)
+    # Steps are numbered from 0: of 20 steps step19 is the last.
     if fault.place.startswith("step") and int(fault.place[4:]) >= steps:
         why = f"names {fault.place}, and no case has more than {steps} steps"
         raise Failure(f"{planted} {why}; step0 to step{steps - 1} can be named")

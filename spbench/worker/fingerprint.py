@@ -66,6 +66,7 @@ def fingerprint(
         [_numbers(name, x, cuts[name], rank, grids.get(name, {})) for name, x in tensors.items()]
     )
     ranks = torch.tensor(gather(mine.flatten().tolist()), dtype=torch.float64)
+    # (ranks, tensors x (1 + projections)) -> of each tensor (ranks, 1 + projections)
     by_tensor = ranks.view(-1, *mine.shape).unbind(1)  # of each tensor (ranks, 1 + projections)
     return {
         name: [
@@ -99,6 +100,7 @@ def _farthest(by_rank: Tensor) -> Tensor:
 
 def _elements(x: Tensor, cuts: Shards) -> int:
     """Elements of the whole tensor that ``x`` is a part of."""
+    # A dim that is cut counts with its whole length, others with that at hand.
     lengths = dict(enumerate(x.shape)) | {cut.dim: cut.length for cut in cuts}
     return prod(lengths.values())
 
@@ -117,12 +119,14 @@ def _numbers(name: str, x: Tensor, cuts: Shards, rank: int, grids: Grids) -> Ten
     rows = x.reshape(-1, x.shape[-1])
     square = torch.zeros((), dtype=torch.float64, device=x.device)
     projected = []
+    # Rows of 1,024 numbers go to float64 512 at a time: 4 MiB, whatever the tensor has.
     for part in rows.split(max(1, SLICE // rows.shape[1])):
         fine = part.double()
         square += fine.flatten().dot(fine.flatten())
         projected.append(fine @ signs[-1])
     left = torch.cat(projected)  # the last dim is gone: (all others, projections)
     for dim in reversed(range(x.ndim - 1)):
+        # From the last dim but one to the first: (... x n, projections) -> (..., projections).
         left = (left.view(-1, x.shape[dim], PROJECTIONS) * signs[dim]).sum(1)
     return torch.cat([square.view(1), left.view(PROJECTIONS)])
 

@@ -85,6 +85,7 @@ class GateResult:
             return self.worst.in_words("differs from one device")
         if self.bypassed is not None:
             return self.bypassed
+        # What was predicted and never sent is as wrong as what was sent unforeseen.
         for key in sorted(self.sent.keys() | self.predicted.keys()):
             sent, predicted = self.sent.get(key, 0), self.predicted.get(key, 0)
             if sent != predicted:
@@ -140,6 +141,7 @@ def _compare(
     mine["output"] = observer.output(mine["output"])
     sent = transports.sent()
     shards = step.cuts
+    # Tensors of the other inputs, and updated weights, are cut as the ones that they come from.
     shards |= {flipped(name): cut for name, cut in shards.items()}
     shards |= {updated(n): shards[f"gradient of {n}"] for n, _ in step.model.named_parameters()}
     comm = Collectives(transports.strategy)
@@ -191,4 +193,6 @@ def _silent_step(
         return None
     more = float(witness.written_bytes - real.written_bytes)
     less = float(real.computed_bytes - witness.computed_bytes)
+    # Less and more computed are the same difference with either sign: the largest over the ranks
+    # tells both.
     return more, float(sum(step.silent.sent().values())), less, -less

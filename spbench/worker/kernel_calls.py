@@ -43,10 +43,10 @@ def _attention(kernel: TimedKernel, device: torch.device) -> Callable[[], object
     has a gradient, which not every kernel gives."""
     batch, heads, key_heads, queries, keys, size = kernel.shape
     if whole := joint(kernel.given[:3]):
-        rest = (_made(each, device) for each in kernel.given[3:])
+        rest = (_made(tensor, device) for tensor in kernel.given[3:])
         given = [*_made(whole, device).split([heads, key_heads, key_heads], 1), *rest]
     elif kernel.given:
-        given = [_made(each, device) for each in kernel.given]
+        given = [_made(tensor, device) for tensor in kernel.given]
     else:
         given = [_random(kernel, device, batch, heads, queries, size)]
         given += (_random(kernel, device, batch, key_heads, keys, size) for _ in range(2))
@@ -104,7 +104,7 @@ def repeated_call(kernel: TimedKernel, device: torch.device) -> Callable[[], obj
     copies = min(MOST_COPIES, max(1, max(COLD_BYTES, 2 * own) // max(1, held)))
     given = [first, *(_made(kernel.given, device) for _ in range(copies - 1))]
     named = {key: _made(value, device) for key, value in kernel.named.items()}
-    if "device" in {each.name for each in operation._schema.arguments}:
+    if "device" in {argument.name for argument in operation._schema.arguments}:
         named["device"] = device
     kept: list[object] = [None] * copies
     turn = 0
@@ -120,7 +120,7 @@ def repeated_call(kernel: TimedKernel, device: torch.device) -> Callable[[], obj
 def _made(value: Any, device: torch.device) -> Any:
     """The value, with tensors for their descriptions."""
     if isinstance(value, list):
-        return [_made(each, device) for each in value]
+        return [_made(tensor, device) for tensor in value]
     if not isinstance(value, dict):
         return value
     dtype = getattr(torch, value["dtype"])

@@ -49,6 +49,8 @@ def time_alone(
     watch = Stopwatch(group=group, now_s=now_s)
     sweeps: list[list[LinkTiming]] = [[] for _ in transfers]
     for sweep, (number, transfer) in product(range(SWEEPS), enumerate(transfers)):
+        # A transfer by itself is timed once: only one that has a kernel before it depends on what
+        # the machine does meanwhile.
         if sweep == 0 or transfer.between is not None:
             with observer.phase(f"{transfer.op} ({number + 1} of {len(transfers)})"):
                 sweeps[number].append(timed(transfer, group, watch))
@@ -78,6 +80,7 @@ def timed(transfer: TimedTransfer, group: Group, watch: Stopwatch, most: int = M
 
     def repeats(call: Call, most: int, cap_s: float) -> int:
         (slowest_ms,) = group.largest(watch.once(call)[:1])
+        # 0.6 s of 20 ms are 30 repeats; the slowest rank decides, so that all send as often.
         return min(most, max(LEAST, int(cap_s * 1e3 / max(slowest_ms, 1e-3))))
 
     transport.reset()
@@ -114,6 +117,7 @@ def _in_step(
                 start().wait()
 
     taken = [[watch.once(call)[0] / count for call in (alone, after)] for _ in range(rounds)]
+    # Alone and after in turn: a machine that slows down slows both of a pair.
     added_ms = [after_ms - kernel_ms for kernel_ms, after_ms in taken]
     return {"kernel_ms": [kernel_ms for kernel_ms, _ in taken], "ms": added_ms}
 
@@ -143,11 +147,13 @@ def started(transfer: TimedTransfer, transport: Transport, device: torch.device)
             whole = new(held[0])
             return lambda: transport.all_reduce(whole)
         case "p2p":
+            # What comes is as long as what the rank before holds; before rank 0 is the last: [-1].
             mine, next_block = new(held[rank]), new(held[rank - 1])
             return lambda: transport.shift(next_block, mine)
 
 
 def _to_each(count: int, rank: int, size: int) -> list[int]:
     """Elements that ``rank`` sends to each, ``count`` in all; as many stay as one of them gets."""
+    # 10 elements from rank 1 of 3: 5 to each other one, and 5 stay: 5, 5, 5.
     others = list(shard_sizes(count, size - 1))
     return [*others[:rank], others[-1], *others[rank:]]

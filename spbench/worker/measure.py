@@ -45,6 +45,7 @@ def measure(
             proof.forget()
             proof.see(whole(inputs, cotangent))
 
+        # Alive before the step: their storages count from its beginning.
         already_there = [*whole.model.parameters(), *inputs.tensors, cotangent]
         with KernelsSeen() as kernels:  # every kind of transfer and kernel, before memory is read
             wrong = proof.first(step)
@@ -57,6 +58,7 @@ def measure(
         wrong = proof.second()
     if wrong is not None:
         return seen | wrong
+    # A planted slow rank is slow under the clock alone; every other step is as it is.
     slowed = observer.timed(step)
     seen |= _time(slowed, whole, proof, case.budget, group, observer)
     with observer.phase("proof"):
@@ -87,6 +89,7 @@ def _time(
         timed = TimedPass(step, watch, Machine(group), proof)
         look = partial(timed.machine.look, is_silent=True)
         also = partial(silent.time, look=look) if both else None
+        # The last few steps: how long a step takes once it is warm decides how many fit.
         typical_ms = statistics.median(warmup[-WINDOW:])
         times = sample(timed.time, also, group.largest, budget, typical_ms)
         conditions = timed.machine.seen()
@@ -97,7 +100,7 @@ def _time(
         "warmup": len(warmup) + 2,  # with the two before the clock
         "steady": is_warm,
         "step_ms": None if is_share else times.timed_ms,
-        "compute_ms": times.timed_ms if is_share else silent.known(times.silent_ms),
+        "compute_ms": times.timed_ms if is_share else silent.unless_given_up(times.silent_ms),
         "compute_note": silent.why_none,
         "issue_ms": timed.issue_ms if group.device.type == "cuda" else None,
         "stopped_by": times.stopped_by,
@@ -137,6 +140,7 @@ def _memory_and_bytes(
     """The memory of one step and, but for a share, the bytes that it sends."""
     group.transports.reset()
     with observer.times.step(group.device):
+        # Moments of the optimizer exist since the first step: they are there before this one, too.
         kept = state_tensors(whole.optimizer)
         peaks = memory.measure(step, [*already_there, *kept], group.device)
     if isinstance(group, ShareOfGroup):

@@ -46,6 +46,7 @@ def rounded(size: int) -> int:
 
 def held_bytes(x: Tensor) -> int:
     """Bytes of the elements of a tensor; of a dim that is expanded, once."""
+    # Stride 0 says that a dim repeats one place: (8, 1000) expanded from (1, 1000) has 1000.
     lengths = (n for n, stride in zip(x.shape, x.stride(), strict=True) if stride)
     return math.prod(lengths) * x.element_size()
 
@@ -57,7 +58,7 @@ class LiveStorages(WatchingMode):
     def __init__(self, already_there: Iterable[Tensor]) -> None:
         super().__init__()
         self.live_bytes = self.peak_bytes = 0
-        self._known: set[int] = set()
+        self._counted: set[int] = set()
         for tensor in already_there:
             self._see(tensor)
 
@@ -73,16 +74,17 @@ class LiveStorages(WatchingMode):
     def _see(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata  # the address: views and aliases have the same one
-        if key in self._known:
+        if key in self._counted:
             return
         size = rounded(storage.nbytes())
-        self._known.add(key)
+        self._counted.add(key)
+        # Python tells when the last tensor of a storage is gone: no operation does.
         weakref.finalize(storage, self._forget, key, size)
         self.live_bytes += size
         self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
     def _forget(self, key: int, size: int) -> None:
-        self._known.discard(key)
+        self._counted.discard(key)
         self.live_bytes -= size
 
 
@@ -96,7 +98,7 @@ def is_out_of_memory(error: BaseException) -> bool:
     words = ("out of memory", "ALLOC_FAILED", NO_HOST_MEMORY)
     is_known = isinstance(error, (MemoryError, torch.OutOfMemoryError))
     is_torchs = isinstance(error, RuntimeError)
-    return is_known or (is_torchs and any(each in str(error) for each in words))
+    return is_known or (is_torchs and any(word in str(error) for word in words))
 
 
 def is_out_of_host_memory(error: BaseException) -> bool:
@@ -114,6 +116,7 @@ def measure(
     if device.type != "cuda":
         with graphs_run() as compiled, LiveStorages(already_there) as tracker:
             step()
+        # A compiled graph allocates without torch's dispatch: what was counted would be too little.
         peaks = {} if compiled.graphs else {"peak_allocated_bytes": tracker.peak_bytes}
     else:
         torch.cuda.synchronize(device)

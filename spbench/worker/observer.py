@@ -74,6 +74,7 @@ class Observer:
         """A step begins."""
         self.heartbeat.step()
         if self.fault is not None and self.group is not None:
+            # The heartbeat has counted this step already: the first is step0.
             self.fault.strike(self.group.rank, f"step{self.heartbeat.steps - 1}")
 
     def output(self, output: Tensor) -> Tensor:

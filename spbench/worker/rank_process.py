@@ -112,8 +112,10 @@ def connect(
     if job.case is not None and job.case.kind == "one_gpu_share":
         group = ShareOfGroup(device, job.case.ranks, heartbeat)
     else:
+        # Beyond every deadline of the parent, which ends a rank that hangs and says where it stood.
         patience_s = patience_s or job.timeout_s + job.hang_s
         group = ProcessGroup(device, patience_s, heartbeat, meeting)
+        # Buffers of NCCL and sockets of gloo are made now, not in the first step.
         group.warm()
     if job.device == "cuda":
         # Backward has threads of its own; each binds the device with its first product.
@@ -158,6 +160,7 @@ def failure(error: BaseException, rank: int, fault: Fault | None = None) -> Samp
     """The failure cause, as the rank that failed writes it down."""
     status = status_of(error)
     reason = f"{type(error).__name__}: {first_line(error)}"
+    # CUDA says "Tried to allocate 2.00 GiB", the CPU "you tried to allocate 4194304 bytes".
     request = OUT_OF_MEMORY.search(str(error))
     if status in ("oom", "host_oom") and request is not None:
         size = request[1] or f"{int(request[2]) / 2**20:,.1f} MiB"

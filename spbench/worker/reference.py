@@ -101,6 +101,7 @@ def one_device(
 ) -> Reference:
     """Runs the whole workload on ``device`` alone, a second time where finer is exact."""
     observer = observer or Observer()
+    # 16 bits are held against float32, sharp float32 against float64; all else against itself.
     finer = (FINER_WHERE_SHARP if sharpness > 1.0 else FINER).get(workload.dtype)
 
     rounded_to: torch.dtype = getattr(torch, workload.dtype)
@@ -114,19 +115,19 @@ def one_device(
 
     def run_exact() -> tuple[Named, Fingerprint, Mapping[str, Grids]]:
         step = step_in(finer or workload.dtype)
-        found = run_seeded(step, rounded_to, observer)
+        tensors = run_seeded(step, rounded_to, observer)
         other = run_flipped(step, rounded_to, observer)
         print_of_other = whole_fingerprint(other, step.grids)
-        found |= without_weights(step, other)
+        tensors |= without_weights(step, other)
         del other  # each weight's second gradient
-        found |= updated_weights(step, rounded_to, found, observer)
-        return found, print_of_other, step.grids
+        tensors |= updated_weights(step, rounded_to, tensors, observer)
+        return tensors, print_of_other, step.grids
 
     def run_own(exact: Named) -> Named:
         step = step_in(workload.dtype)
-        found = run_seeded(step, rounded_to, observer)
-        found |= without_weights(step, run_flipped(step, rounded_to, observer))
-        return found | updated_weights(step, rounded_to, exact, observer)
+        tensors = run_seeded(step, rounded_to, observer)
+        tensors |= without_weights(step, run_flipped(step, rounded_to, observer))
+        return tensors | updated_weights(step, rounded_to, exact, observer)
 
     exact, print_of_other, grids = run_exact()
     return Reference(
@@ -195,17 +196,21 @@ def _needed_bytes(workload: Workload, ranks: int, device: torch.device) -> float
     widest = max(workload.hidden, workload.attention_width)
     activations = len(workload.stack) * LIVE_ACTIVATIONS * tokens * widest
     scores, grouped = 0.0, workload.key_heads != workload.heads
-    for attention in (each for each in workload.stack if isinstance(each, Attention)):
+    attentions = [sublayer for sublayer in workload.stack if isinstance(sublayer, Attention)]
+    for attention in attentions:
+        # There the kernel is torch's own, which keeps every score for backward.
         slow = device.type == "cuda" and (workload.dtype == "float64" or grouped)
         keeps = slow or attention.pair_bias
+        # Scores: each token against the length that it attends along, by head. 2: of softmax, and
+        # of its gradient.
         square = tokens * workload.length(attention) * workload.heads
         scores += 2 * square * (part if keeps else 1 / ranks)
     pairs = sum(workload.axes[axis] ** 2 * channels for axis, channels in workload.pairs.items())
     kept = activations * part + scores + 2 * workload.samples * pairs
     # Weights, gradients on either inputs, the rank's own; an optimizer's two moments, the weights
     # that it gives, and what is kept of them.
-    each = 5 if workload.optimizer == "none" else 10
-    return size * (kept + each * parameters(workload).total)
+    copies = 5 if workload.optimizer == "none" else 10
+    return size * (kept + copies * parameters(workload).total)
 
 
 def run_seeded(step: Step, rounded_to: torch.dtype, observer: Observer) -> dict[str, Tensor]:
@@ -234,6 +239,7 @@ def without_weights(step: Step, flipped_run: Mapping[str, Tensor]) -> dict[str, 
     """What the gate compares of a step on the other inputs, by names of its own: the output and the
     inputs' gradients, which all that is kept from another step changes."""
     of_weights = {f"gradient of {name}" for name, _ in step.model.named_parameters()}
+    # Gradients of weights take as much memory as weights; one set of them is compared already.
     return {flipped(name): x for name, x in flipped_run.items() if name not in of_weights}
 
 

@@ -39,6 +39,7 @@ def run_case(case: Case, group: Group, observer: Observer, asked: Collection[str
         return Sample(rank=group.rank, status="skipped", reason=why_not)
     case = case.model_copy(update={"workload": strategy.flattened(case.workload)})
     plan = strategy.on(case.workload, case.ranks)
+    # For what may be drawn at random in a step: no two ranks draw the same.
     torch.manual_seed(case.seed + group.rank)
     planted = {} if observer.fault is None else observer.fault.environment
     environment = {name: shown(name, os.environ.get(name, "")) for name in asked} | planted
@@ -119,6 +120,8 @@ def _gate_by_threads(plan: Plan, reference: Reference, observer: Observer) -> Ga
 
     results = run_rank_threads(plan.ranks, gate)
     torch.set_num_threads(threads)
+    # Wrong bytes are wrong though errors are small: such a rank comes before the one of the largest
+    # error.
     wrong = [result for result in results if result.why_wrong()]
     return max(wrong or results, key=lambda result: result.worst.excess)
 
@@ -138,6 +141,8 @@ def verify_all(checks: Sequence[GateCheck], group: Group, observer: Observer) ->
         with observer.phase(f"{check.name} on {check.workload.name}"):
             workload = workload_to_compare(cut, group)
             wanted = workload, check.sharpness
+            # One device takes longer than all ranks together; forms of one strategy share its
+            # answer.
             if reference is None or (reference.workload, reference.sharpness) != wanted:
                 reference = None  # freed before the next one is made
                 reference = one_device(

@@ -67,11 +67,13 @@ def sample(
     -------
     This rank's milliseconds in both passes, and what ended them.
     """
+    # 300 steps of 10 ms in 3 s: ten blocks of 30, of which each ends in an exchange of times.
     block = math.ceil(planned(typical_ms, budget) / BLOCKS)
     timed_ms: list[float] = []
     silent_ms: list[float] = []
     slowest: list[float] = []
     while (reason := stop(slowest, budget)) is None:
+        # The last block is shorter where the cap comes first.
         steps = min(block, budget.max_iterations - len(slowest))
         new = timed(steps)
         timed_ms += new
@@ -114,6 +116,7 @@ def half_width(times: Sequence[float]) -> float:
     if k == 0:
         return math.inf
     ordered = sorted(times)
+    # Of 20 times k is 6: from the 6th smallest to the 6th largest, which is ordered[14].
     return (ordered[n - k] - ordered[k - 1]) / 2 / statistics.median(ordered)
 
 
@@ -145,6 +148,7 @@ def typical(times: Sequence[float]) -> float:
         raise ValueError("no times, so no typical time")
     ordered = sorted(times)
     out = max(1, len(ordered) // TRIMMED) if len(ordered) >= 3 else 0  # at each end
+    # Of 25 times 2 are left out at each end; of 3 the middle one is left.
     middle = ordered[out : len(ordered) - out]
     return math.fsum(middle) / len(middle)
 

@@ -35,7 +35,7 @@ class SilentPass:
         self.time(1, around=self.proof.silent_step)
         self.why_none = self.why_none or self.proof.why_silent_differs()
 
-    def known(self, silent_ms: list[float]) -> list[float] | None:
+    def unless_given_up(self, silent_ms: list[float]) -> list[float] | None:
         """All silent times, unless the pass was given up."""
         return None if self.why_none else silent_ms or None
 

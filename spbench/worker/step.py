@@ -69,9 +69,12 @@ class Step:
         self.all_ranks, self._inside = Collectives(transports.strategy, mesh), mesh.without(CFG)
         self.comm = self.all_ranks.along(*self._inside)
         """The collectives of the ranks that share the samples of this one."""
+        # Also those that only one strategy of a rank will use: all ranks make the same groups in
+        # the same order.
         for axis in self._inside:
             self.comm.along(axis)  # here ranks meet to make their groups
         self.rank, self.ranks = self.all_ranks.rank, self.all_ranks.size
+        # 8 ranks of cfg=2: 0 0 0 0 1 1 1 1, and each four share the samples of their branches.
         groups = [rank // self.comm.size for rank in range(self.ranks)]
         self.samples = Shard.even(0, workload.samples, self.ranks // self.comm.size).among(groups)
         """Which samples each rank has: those of its branches of the guidance."""
@@ -92,8 +95,9 @@ class Step:
     ) -> GradientSum:
         weights = list(self.model.parameters())
         summed = sum(p.nbytes for p in weights if over(p))
-        each = min(summed // BUCKETS if several_buckets else BUCKET_BYTES, BUCKET_BYTES)
-        return GradientSum(weights, self.gradient_comm, each, over)
+        # A small model fills one bucket; three show that they leave in order.
+        most_bytes = min(summed // BUCKETS if several_buckets else BUCKET_BYTES, BUCKET_BYTES)
+        return GradientSum(weights, self.gradient_comm, most_bytes, over)
 
     @contextmanager
     def silenced(self) -> Iterator[None]:
@@ -106,6 +110,7 @@ class Step:
 
     def _go_by(self, transports: Transports) -> None:
         self.all_ranks.transport = transports.strategy
+        # Groups are made of the transport of all ranks: with another one they are others.
         self.comm.transport = self.all_ranks.along(*self._inside).transport
         self.gradient_comm.transport = transports.gradients
 
@@ -127,6 +132,8 @@ class Step:
         own: dict[str, Any] = {"rank": rank, "samples": samples, "cuts": cuts}
         own |= {"condition_cuts": self.model.condition_cuts}
         mine = inputs.seeded(self.workload, self.seed, **where, **own)
+        # Rounded first, where that is asked, and then in the dtype of the step: float32 copies of
+        # 16-bit numbers.
         mine = mine.map(lambda x: x.to(self.dtype)).requiring_grad(self.train)
         work = self.workload
         shape = (work.samples, *work.axes.values(), work.out_channels)
@@ -156,6 +163,7 @@ class Step:
         others = {gradient_name(axis): shard for axis, shard in model.pairs.items()}
         others |= {"output": model.last, "gradient of the input": model.first}
         others[GRADIENT_OF_TEXT] = model.text
+        # 8 ranks of cfg=2: 0 1 2 3 0 1 2 3, the place of each among those that share its samples.
         inside = [rank % self.comm.size for rank in range(self.ranks)]
         return {name: (*cut.among(inside).cuts, self.samples) for name, cut in others.items()} | {
             name: () if cut is None else (cut.among(inside),) for name, cut in weights.items()

@@ -77,6 +77,7 @@ class Expected:
     @classmethod
     def of(cls, reference: Reference) -> "Expected":
         own, dtype = reference.own, reference.workload.dtype
+        # Of one step on the first inputs: what comes of others has a fingerprint of its own.
         exact = {n: x for n, x in reference.exact.items() if not n.endswith((UPDATED, FLIPPED))}
         whole = whole_fingerprint(exact, reference.grids)
         both = {"fingerprint": whole, "flipped": reference.flipped}
@@ -227,6 +228,8 @@ class StepProof:
             torch.linalg.vector_norm(x, dtype=torch.promote_types(x.dtype, torch.float32))
             for x in gradients.values()
         ]
+        # One transfer from the device for all tensors, and the name is looked for only if it is bad
+        # news.
         if not norms or (finite := torch.stack(norms).isfinite()).all():
             return
         name = next(n for n, good in zip(gradients, finite.tolist(), strict=True) if not good)
@@ -239,6 +242,7 @@ class StepProof:
             witness = self._witnessed(step)
         self._looked_into |= {"compiled": compiled.graphs}
         self._compare_with_first("after the last timed step")
+        # A step that looks something up computes less than one on inputs that were never there.
         if self._computed_bytes - witness.computed_bytes > NUMBERS_BYTES:
             self._note(
                 f"a step after the last timed one computes {witness.computed_bytes:,} bytes, and "
@@ -373,6 +377,7 @@ class StepCounts:
         right = self._updates_before + steps
         if fewest == most == right:
             return None
+        # The weight that had another number of updates: the one of fewest, or the one of most.
         other = fewest if fewest != right else most
         took = counted(max(0, other - self._updates_before), "update")
         return f"AdamW took {took} of a weight in {which}, not {steps}"

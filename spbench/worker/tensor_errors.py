@@ -112,6 +112,7 @@ def relative_error(got: Tensor, wanted: Tensor, whole: Tensor, floor: float = 0.
         return math.inf
     precise = torch.promote_types(wanted.dtype, torch.float32)
     difference = root_mean_square(got.to(precise) - wanted.to(precise))
+    # Over the whole tensor: a part of zeros would make any rounding infinitely wrong.
     size = max(floor, root_mean_square(whole.to(precise)))
     if difference == 0.0:
         return 0.0
@@ -120,4 +121,5 @@ def relative_error(got: Tensor, wanted: Tensor, whole: Tensor, floor: float = 0.
 
 def root_mean_square(x: Tensor) -> float:
     norm: float = torch.linalg.vector_norm(x).item()
+    # An empty part, of a rank without positions, has nothing wrong with it: 0.
     return norm / max(1, x.numel()) ** 0.5

@@ -69,7 +69,9 @@ class ProcessorSpeed:
             start_s = time.thread_time()
             torch.mm(self._left, self._right, out=self._out)
             taken_s.append(time.thread_time() - start_s)
+        # The first half wakes threads up and fills caches.
         took_s = statistics.median(taken_s[PRODUCTS:])
+        # A product of two 256 x 256 matrices is 256^3 multiplications and as many additions.
         return 2 * SIDE**3 / took_s / 1e9 if took_s else 0.0
 
 
@@ -86,8 +88,9 @@ def even_clock(group: Group, now_s: Clock) -> Clock:
         torch.randn(SIDE, SIDE)
         looks.add(time.thread_time())
     is_told = len(looks) >= FINE and torch.get_num_threads() == 1
-    own = group.gather([(max(looks) - min(looks)) / passed_s if is_told else 0.0])
-    part = statistics.fmean(each for (each,) in own) if all(each for (each,) in own) else 1.0
+    mine = (max(looks) - min(looks)) / passed_s if is_told else 0.0
+    shares = [share for (share,) in group.gather([mine])]
+    part = statistics.fmean(shares) if all(shares) else 1.0  # 0: some rank's clock is too coarse
     return (lambda: time.thread_time() / part) if part < CROWDED else now_s
 
 
@@ -146,6 +149,8 @@ class Stopwatch:
         slowest: list[float] = []
         while len(slowest) < budget.max_warmup:
             slowest += self.group.largest(self.once(step)[:1])
+            # Steps so long that six of them take the time get twice as much: without two windows
+            # nothing can be called steady.
             most_s = budget.seconds * (2 if len(slowest) >= 2 * WINDOW else 4)
             if len(slowest) >= budget.min_warmup and (
                 self.is_warm(slowest) or sum(slowest) / 1e3 > most_s
@@ -169,6 +174,7 @@ def is_steady(times_ms: Sequence[float]) -> bool:
     """Whether the last two windows, of a second and three steps or more each, are alike: they
     share no step, and differ by at most 2 % and half the standard error of their difference."""
     last = _window(times_ms)
+    # The window before the last one, of the steps that are left.
     before = _window(times_ms[: len(times_ms) - len(last)])
     if not last or not before:
         return False

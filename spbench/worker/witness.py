@@ -50,7 +50,7 @@ class Witness(WatchingMode):
         """Operations so far that move or write something."""
         self._inside: list[str] = []
         """Operators that packages have added, inside which the next one is, outermost first."""
-        self._known: dict[Any, tuple[str, bool, bool]] = {}
+        self._kinds: dict[Any, tuple[str, bool, bool]] = {}
 
     def __enter__(self) -> Self:
         for transport in self._transports:
@@ -71,10 +71,10 @@ class Witness(WatchingMode):
         out = self.call(func, args, kwargs)
         if self.is_to_be_parted(func):
             return out
-        known = self._known.get(func)
-        if known is None:
-            known = self._known[func] = _kind(func)
-        collective, writes, copies = known
+        kind = self._kinds.get(func)
+        if kind is None:
+            kind = self._kinds[func] = _kind(func)
+        collective, writes, copies = kind
         is_moving = any(transport.is_moving for transport in self._transports)
         if collective:
             self._noticed += 1
@@ -93,6 +93,8 @@ class Witness(WatchingMode):
             out = self.call(func, args, kwargs)
         finally:
             self._inside.pop()
+        # Its kernel called nothing that moves or writes: it is compiled, and what it does stays
+        # unseen.
         is_blank = self._noticed == before
         if is_blank:
             self._write(out, is_computed=True)
@@ -133,6 +135,7 @@ def _kind(func: Any) -> tuple[str, bool, bool]:
     what it writes is a copy."""
     if not isinstance(func, OpOverload):  # one of torch's higher order, as attention by a function
         return "", True, False
+    # "aten.copy_.default" is aten and copy_
     namespace, name, *_ = str(func).split(".")
     if collective := collective_named(namespace, name):
         return collective, False, False

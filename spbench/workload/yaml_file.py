@@ -5,14 +5,13 @@ WorkloadError that begins with file and line, and says what would work; pydantic
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, TypeVar
 
 import yaml
 from pydantic import ValidationError
-from yaml.composer import Composer
 
 from spbench.errors import Failure
 from spbench.text import did_you_mean
@@ -100,7 +99,8 @@ def parse(text: str, where: str) -> YamlData:
     """Any data in a text."""
     lines: dict[KeyPath, int] = {}
     try:
-        node = _Loader(text, where).root()
+        _refuse_aliases_and_depth(text, where)
+        node = yaml.compose(text, Loader=Parser)
         value = None if node is None else _value(node, where, lines, ())
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
@@ -115,28 +115,20 @@ def parse(text: str, where: str) -> YamlData:
     return YamlData(value=value, where=where, lines=lines)
 
 
-class _Loader(Parser, Composer):
-    """Refuses aliases and deep nesting while it reads; libyaml's own composer could not."""
-
-    def __init__(self, text: str, where: str) -> None:
-        super().__init__(text)
-        Composer.__init__(self)
-        self.where, self.depth = where, 0
-
-    def root(self) -> yaml.Node | None:
-        return Composer.get_single_node(self)
-
-    def compose_node(self, parent: yaml.Node | None, index: Any) -> yaml.Node | None:
-        event: Any = self.peek_event()
-        place = f"{self.where}:{event.start_mark.line + 1}"
+def _refuse_aliases_and_depth(text: str, where: str) -> None:
+    """Ends at the first event that is refused, before what follows costs time or memory."""
+    depth = 0
+    events: Iterator[Any] = yaml.parse(text, Loader=Parser)
+    for event in events:
+        place = f"{where}:{event.start_mark.line + 1}"
         if isinstance(event, yaml.AliasEvent):
             raise WorkloadError(f"{place}: aliases (*{event.anchor}) are not allowed")
-        self.depth += 1
-        if self.depth > MAX_DEPTH and isinstance(event, yaml.CollectionStartEvent):
+        if isinstance(event, yaml.CollectionStartEvent):
+            depth += 1
+        elif isinstance(event, yaml.CollectionEndEvent):
+            depth -= 1
+        if depth > MAX_DEPTH:
             raise WorkloadError(f"{place}: nested more than {MAX_DEPTH} deep")
-        node = super().compose_node(parent, index)
-        self.depth -= 1
-        return node
 
 
 def _value(node: yaml.Node, where: str, lines: dict[KeyPath, int], path: KeyPath) -> Any:
@@ -144,19 +136,18 @@ def _value(node: yaml.Node, where: str, lines: dict[KeyPath, int], path: KeyPath
     lines[path] = node.start_mark.line + 1
     if isinstance(node, yaml.SequenceNode):
         return [_value(n, where, lines, (*path, i)) for i, n in enumerate(node.value)]
-    if isinstance(node, yaml.MappingNode):
-        mapping: dict[Any, Any] = {}
-        for key_node, value_node in node.value:
-            key = _value(key_node, where, lines, (*path, "?"))
-            line = key_node.start_mark.line + 1
-            if not isinstance(key, str):
-                raise WorkloadError(f"{where}:{line}: key {short(key)} is not a word")
-            if key in mapping:
-                raise WorkloadError(f"{where}:{line}: key {short(key)} is given twice")
-            mapping[key] = _value(value_node, where, lines, (*path, key))
-            lines[(*path, key)] = line
-        return mapping
-    return _scalar(node, f"{where}:{lines[path]}")
+    if not isinstance(node, yaml.MappingNode):
+        return _scalar(node, f"{where}:{lines[path]}")
+    mapping: dict[Any, Any] = {}
+    for key_node, value_node in node.value:
+        key = _value(key_node, where, lines, (*path, "?"))
+        line = key_node.start_mark.line + 1
+        if not isinstance(key, str) or key in mapping:
+            why = "is given twice" if isinstance(key, str) else "is not a word"
+            raise WorkloadError(f"{where}:{line}: key {short(key)} {why}")
+        mapping[key] = _value(value_node, where, lines, (*path, key))
+        lines[(*path, key)] = line  # of a block value, the line of its key, not of its first item
+    return mapping
 
 
 def _scalar(node: yaml.Node, place: str) -> Any:

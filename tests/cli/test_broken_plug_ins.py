@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import spbench
+from helpers.golden import Golden
 
 from spbench.errors import USAGE
 from spbench.strategies.registry import BUILT_IN
@@ -55,15 +56,15 @@ def call(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
     "words",
     ["list strategies --json", "run --device cpu --dry-run --json", "show dsp-720m-small --json"],
 )
-def test_all_leaves_them_out(call: Call, words: str) -> None:
+def test_all_leaves_them_out(call: Call, words: str, golden: Golden) -> None:
     """The other strategies go on, and stderr says once which were left out, and why."""
     code, out, err = call(*words.split())
     assert code == 0, err
     for (name, (place, why)), line in zip(BROKEN.items(), err, strict=True):
-        start = f"left out of 'all': the plug-in strategy {name!r} ({place}) cannot be loaded: "
-        assert line.startswith(start + why), line
-        assert line.endswith("; mend its package, or uninstall it")
+        assert repr(name) in line and f"({place})" in line and f": {why}" in line, line
         assert f'"{name}"' not in out
+    if words.startswith("list"):
+        golden("\n".join(err))
     for name in (*BUILT_IN, "sound"):
         assert f'"{name}"' in out
 
@@ -74,7 +75,7 @@ def test_asking_for_one_is_an_error(call: Call, words: str, name: str) -> None:
     """Exit 2 with the plug-in and the reason, before anything starts."""
     code, out, err = call(*words.split(), "-s", f"dsp,{name}")
     assert (code, out) == (USAGE, "")
-    assert err[-1].startswith(f"Error: the plug-in strategy {name!r} (")
+    assert err[-1].startswith("Error: ") and repr(name) in err[-1]
     assert BROKEN[name][1] in err[-1]
 
 

@@ -55,7 +55,7 @@ def test_fewer_ranks_than_asked_for_are_kept_with_a_code(
         words = ("calibrate", "mine", "-g", f"1,{most}", "--device", "cpu")
         done = spbench(tmp_path, *words, torch=True)
         assert done.code == code, done.err
-        assert "kept in results/clusters/mine.yaml" in done.out
+        assert "--cluster results/clusters/mine.yaml" in done.out
 
 
 @pytest.mark.long

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import json
 import os
+import shlex
 import shutil
 import signal
 import subprocess
@@ -18,6 +19,7 @@ from typing import NoReturn
 import click
 import pytest
 from helpers.command_line import CASE, ROOT, Done, record, spbench
+from helpers.golden import TRACEBACK, Golden
 from helpers.in_process import inside
 
 from spbench.cli import error_handling
@@ -274,104 +276,81 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
 BAD_YAML = "version: 1\nname: mine\naxes: {time: 4}\nhiden: 32\nheads: 4\ndepth: 1\nblock: []\n"
 
 
-AT_ONCE = [
-    (["ryn"], "unknown command 'ryn'. Did you mean 'run'?"),
-    (["run", "--set", "haeds=3"], "--set haeds=3: unknown key 'haeds'. Did you mean 'heads'?"),
-    (["run", "--sweep", "sweep.yaml"], "sweep.yaml:2: unknown key 'gpu'. Did you mean 'gpus'?"),
-    (["compare", "nowhere"], "no run at nowhere. The latest under results/: none yet"),
-]
-"""Mistakes, each noticed by another part of the program, and what is said."""
+AT_ONCE = ["ryn", "run --set haeds=3", "run --sweep sweep.yaml", "compare nowhere"]
+"""Mistakes, each noticed by another part of the program."""
 MISTAKES = [
-    (["run", "--stratgy", "dsp"], "No such option '--stratgy'. Did you mean '--strategy'?"),
-    (["run", "-s", "ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'?"),
-    (["run", "-w", "bench.yaml"], "bench.yaml:4: unknown key 'hiden'. Did you mean 'hidden'?"),
-    (["run", "--device", "cuda"], "--device cuda: no GPU is visible here"),
-    (["run", "--sweep", "ci-smoke", "-s", "dsp"], "--strategy cannot be given with --sweep"),
-    (["run", "--max-time", "200d"], "'200d' is longer than 100d, which is the most"),
-    (["show", "dsp-720"], "unknown workload 'dsp-720'. Did you mean 'dsp-720m"),
-    (["plot"], "no runs under results/ yet; start one with 'spbench run'"),
-    (["verify", "-w", "bench.yaml", "--small"], "'bench.yaml' has no -small version"),
-    (["list", "strategy"], "'strategies', 'workloads', 'sweeps', 'clusters', 'runs'"),
-    (
-        ["zzz"],
-        "unknown command 'zzz'. "
-        "Known: run, resume, compare, plot, report, history, baseline, check, verify, "
-        "project, recommend, show, capacity, calibrate, init, list, doctor",
-    ),
-    (["verify", "-s", "dsp,ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'?"),
-    (["run", "-w", "dsp-720"], "unknown workload 'dsp-720'. Did you mean 'dsp-720m"),
-    (["run", "-w", "no.yaml"], "no.yaml: No such file or directory"),
-    (["run", "--set", "axes.tiem=3"], "there is no axis 'tiem'. Did you mean 'time'?"),
-    (["run", "--dtype", "float8"], "it may be 'float32', 'float64', 'bfloat16' or 'float16'"),
-    (["run", "--gpus", "two"], "--gpus two: 'two' is not a number of ranks; write 1,2,4"),
-    (["run", "--sweep", "dsp-weak-inta"], "unknown sweep 'dsp-weak-inta'. Did you mean 'dsp-weak"),
-    (["run", "--sweep", "ci-smoke", "-g", "3"], "--gpus 3: ci-smoke has cells on 2 ranks"),
-    (["run", "--sweep", "ci-smoke", "-w", "latte-1"], "--workload cannot be given with"),
-    (["run", "--sweep", "ci-smoke", "--set", "depth=1"], "--set cannot be given with --sweep"),
-    (["run", "--sweep", "ci-smoke", "--dtype", "float64"], "--dtype cannot be given with"),
-    (["run", "--launches", "0"], "0 is not in the range 1<=x<=1000"),
-    (["verify", "--timeout", "0m"], "'0m' is not a duration above 0"),
-    (["run", "--timeout", "nan"], "'nan' is not a duration above 0; write 90, 90s, 90m,"),
-    (["show", "dsp-720m", "-s", "ulises"], "unknown strategy 'ulises'. Did you mean 'ulysses'"),
-    (["show", "dsp-720m", "--set", "haeds=3"], "unknown key 'haeds'. Did you mean 'heads'?"),
-    (["show", "dsp-720m", "-g", "0"], "'0' is not a number of ranks; write 1,2,4"),
-    (["show", "dsp-720m", "-g", "2,99999"], "99999: too many for one group; use 1 to 65536"),
-    (["run", "--layers", "4"], "'--layers'. It is a field of the workload: --set depth=..."),
-    (["show", "dsp-720m", "--num-heads", "4"], "a field of the workload: --set heads=..."),
-    (["compare", "--depth", "4"], "No such option '--depth'"),
-    (["run", "my-model.yaml"], "(my-model.yaml). A workload is given with -w"),
-    (["show"], "Missing argument 'WORKLOAD'"),
-    (["compare", "--refrence", "dsp"], "Did you mean '--reference'?"),
-    (["compare"], "no runs under results/ yet; start one with 'spbench run'"),
-    (["verify", "--small"], "--small needs --workload: 'all', or names of the catalogue"),
-    (
-        ["run", "-w", "latte-1", "--workload=bert-base"],
-        "--workload is given twice, as latte-1 and bert-base; a run has one workload, "
-        "and --sweep FILE several",
-    ),
-    (["run", "-g2", "-g", "4"], "as 2 and 4; give them with commas, --gpus 2,4"),
-    (["check", "--metrics", "time", "--metrics", "volume"], "commas, --metrics time,volume"),
-    (["compare", "--margin", "1%", "--margin", "2%"], "--margin is given twice"),
-    (
-        ["baseline", "list", "--baselines", "a", "--baselines=b"],
-        "--baselines is given twice, as a and b; give the one that counts",
-    ),
-    (["list", "runs", "--json", "--nowhere"], "No such option"),
-    (
-        ["show", "dsp-720m", "--set", "depth=2", "--set", "depth=3"],
-        "--set depth=3: depth is given twice: depth=2 would be undone; give the one that counts",
-    ),
-    (
-        ["show", "dsp-720m", "--set", "axes.time=2", "--set", "axes={time: 4, space: 8}"],
-        "axes is given twice: axes.time=2 would be undone",
-    ),
-    (["run", "--set", "dtype=float64", "--dtype", "float32"], "dtype is given twice"),
-    (["run", "--seed", "1", "--seed", "1", "--quick", "--quick", "-w", "?"], "workload '?'"),
-    (["plot", "-w", "one", "-w", "two"], "no runs under results/ yet"),
+    "run --stratgy dsp",
+    "run -s ulises",
+    "run -w bench.yaml",
+    "run --device cuda",
+    "run --sweep ci-smoke -s dsp",
+    "run --max-time 200d",
+    "show dsp-720",
+    "plot",
+    "verify -w bench.yaml --small",
+    "list strategy",
+    "zzz",
+    "verify -s dsp,ulises",
+    "run -w dsp-720",
+    "run -w no.yaml",
+    "run --set axes.tiem=3",
+    "run --dtype float8",
+    "run --gpus two",
+    "run --sweep dsp-weak-inta",
+    "run --sweep ci-smoke -g 3",
+    "run --sweep ci-smoke -w latte-1",
+    "run --sweep ci-smoke --set depth=1",
+    "run --sweep ci-smoke --dtype float64",
+    "run --launches 0",
+    "verify --timeout 0m",
+    "run --timeout nan",
+    "show dsp-720m -s ulises",
+    "show dsp-720m --set haeds=3",
+    "show dsp-720m -g 0",
+    "show dsp-720m -g 2,99999",
+    "run --layers 4",
+    "show dsp-720m --num-heads 4",
+    "compare --depth 4",
+    "run my-model.yaml",
+    "show",
+    "compare --refrence dsp",
+    "compare",
+    "verify --small",
+    "run -w latte-1 --workload=bert-base",
+    "run -g2 -g 4",
+    "check --metrics time --metrics volume",
+    "compare --margin 1% --margin 2%",
+    "baseline list --baselines a --baselines=b",
+    "list runs --json --nowhere",
+    "show dsp-720m --set depth=2 --set depth=3",
+    "show dsp-720m --set axes.time=2 --set 'axes={time: 4, space: 8}'",
+    "run --set dtype=float64 --dtype float32",
+    "run --seed 1 --seed 1 --quick --quick -w late-1",
+    "plot -w one -w two",
 ]
 
 
-@pytest.mark.parametrize(("words", "said"), AT_ONCE)
-def test_a_mistake_is_answered_at_once(tmp_path: Path, words: list[str], said: str) -> None:
+@pytest.mark.parametrize("words", AT_ONCE)
+def test_a_mistake_is_answered_at_once(tmp_path: Path, words: str, golden: Golden) -> None:
     """In under twice the time that the import of the libraries takes which most commands need."""
-    check_answer(tmp_path, at_once(tmp_path, *words, libraries=2.0), said)
+    check_answer(tmp_path, at_once(tmp_path, *shlex.split(words), libraries=2.0), golden)
 
 
-@pytest.mark.parametrize(("words", "said"), MISTAKES)
-def test_mistakes_are_answered(tmp_path: Path, words: list[str], said: str) -> None:
+@pytest.mark.parametrize("words", MISTAKES)
+def test_mistakes_are_answered(tmp_path: Path, words: str, golden: Golden) -> None:
     """Exit 2, one message that names what was meant, and no torch."""
     (tmp_path / "bench.yaml").write_text(BAD_YAML)
-    check_answer(tmp_path, spbench(tmp_path, *words), said)
+    check_answer(tmp_path, spbench(tmp_path, *shlex.split(words)), golden)
 
 
-def check_answer(folder: Path, done: Done, said: str) -> None:
+def check_answer(folder: Path, done: Done, golden: Golden) -> None:
     assert done.code == USAGE
     assert done.out == ""
-    assert said in done.err
     assert done.err.startswith("Error: ")
     assert done.err.count("Error") == 1
     assert len(done.err.splitlines()) <= 2
     assert not (folder / "results").exists()
+    golden(done.err)
 
 
 def at_once(folder: Path, *words: str, libraries: float) -> Done:
@@ -414,11 +393,11 @@ def test_the_help_of_a_command_needs_no_torch(tmp_path: Path, name: str) -> None
     assert [flag for flag in FLAGS[name] if flag[0] == "-" and flag not in done.out] == []
 
 
-def test_the_trap_for_torch_works(tmp_path: Path) -> None:
+def test_the_trap_for_torch_works(tmp_path: Path, golden: Golden) -> None:
     """A command that does need torch cannot run without it, so the others do without."""
     done = spbench(tmp_path, "run", "--dry-run", TMPDIR=str(tmp_path))
     assert done.code == 1
-    assert "ImportError: torch was imported" in done.err
+    golden(done.err, hide=TRACEBACK)
 
 
 @pytest.mark.parametrize("words", [["run", "-s", "dsp"], ["verify"], ["show", "dsp-720m"]])
@@ -456,27 +435,29 @@ def test_lists_need_no_torch(place: Path, what: str) -> None:
     assert "\x1b" not in shown.out
 
 
-def test_the_runs_that_there_are(place: Path, tmp_path: Path) -> None:
+def test_the_runs_that_there_are(place: Path, tmp_path: Path, golden: Golden) -> None:
     """Each has counts of ok and other launches; no run has a sentence."""
     rows = json.loads(spbench(place, "list", "runs", "--json", torch=True).out)
     assert [(row["run"], row["ok"], row["other"], row["launches"]) for row in rows] == [
         ("made-up", 2, 1, 3),
         ("older", 2, 1, 3),
     ]
-    assert spbench(tmp_path, "list", "runs", torch=True).out == "no runs yet\n"
+    nothing = spbench(tmp_path, "list", "runs", torch=True)
+    golden(nothing.out)
     (tmp_path / "results" / "odd" / "runs.csv").mkdir(parents=True)
     done = spbench(tmp_path, "list", "runs", torch=True)
-    assert (done.code, done.out) == (0, "no runs yet\n")
-    assert done.err == "cannot read results/odd/runs.csv: Is a directory\n"
+    assert done.code == 0
+    assert done.out == nothing.out
+    golden(done.err, "unreadable")
     assert json.loads(spbench(tmp_path, "list", "runs", "--json", torch=True).out) == []
 
 
-def test_compare_shows_the_latest_run(place: Path) -> None:
+def test_compare_shows_the_latest_run(place: Path, golden: Golden) -> None:
     """Data on stdout alone, without torch: who is faster, and what failed and why."""
     done = spbench(place, "compare")
     assert (done.code, done.err) == (0, "")
     assert "0.50x" in done.out
-    assert "ulysses on 2 ranks: oom. rank 1: no 3 GiB" in done.out
+    golden(done.out)
     assert "\x1b" not in done.out
     named = [["made-up"], ["results/made-up"], ["results/made-up/runs.csv"]]
     assert {spbench(place, "compare", *words, torch=True).out for words in named} == {done.out}
@@ -501,11 +482,11 @@ def test_the_reference_of_a_sweep(place: Path, tmp_path: Path) -> None:
             assert lines[0]["speedup"] == pytest.approx(first)
 
 
-def test_a_reference_that_did_not_run(place: Path) -> None:
+def test_a_reference_that_did_not_run(place: Path, golden: Golden) -> None:
     """The strategies of the run are offered."""
     done = spbench(place, "compare", "--reference", "megatron-sp", torch=True)
     assert done.code == USAGE
-    assert "no case of strategy 'megatron-sp' to compare with; there are dsp, rsa" in done.err
+    golden(done.err)
 
 
 def test_plot_writes_beside_the_run(place: Path) -> None:
@@ -518,12 +499,14 @@ def test_plot_writes_beside_the_run(place: Path) -> None:
     assert all((place / path).stat().st_size > 1000 for path in paths)
 
 
-def test_where_plots_go(place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_plots_go(
+    place: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
     """Beside a run or a CSV file, but not into a baseline; with --json the paths are data."""
     (tmp_path / "file").touch()
     taken = spbench(place, "plot", "older", "--out", str(tmp_path / "file"), torch=True)
     assert taken.code == UNFIT
-    assert f"cannot write to {tmp_path / 'file'}" in taken.err
+    golden(taken.err)
 
     def noted(sheets: Mapping[str, Sheet], folder: Path, _: Sequence[str]) -> list[Path]:
         return [folder / name for name in sheets]
@@ -613,22 +596,19 @@ def test_odd_terminals_are_served(place: Path, environ: dict[str, str]) -> None:
     assert "\x1b" not in done.out
 
 
-def test_a_variable_stands_in_for_a_flag(tmp_path: Path) -> None:
+def test_a_variable_stands_in_for_a_flag(tmp_path: Path, golden: Golden) -> None:
     """SPBENCH_RUN_WORKLOAD is used where -w is not given, and only there."""
     variable = {"SPBENCH_RUN_WORKLOAD": "dsp-720m-smal"}
-    assert "unknown workload 'dsp-720m-smal'" in spbench(tmp_path, "run", **variable).err
+    golden(spbench(tmp_path, "run", **variable).err)
     flagged = spbench(tmp_path, "run", "-w", "late-1", **variable)
-    assert "unknown workload 'late-1'" in flagged.err
+    golden(flagged.err, "beside a flag")
 
 
-def test_a_fault_that_is_not_understood_is_refused(tmp_path: Path) -> None:
+def test_a_fault_that_is_not_understood_is_refused(tmp_path: Path, golden: Golden) -> None:
     """A mistyped fault would otherwise prove nothing."""
     done = spbench(tmp_path, "run", SPBENCH_FAULT="slow@rank1:fast")
     assert (done.code, done.out) == (USAGE, "")
-    assert done.err == (
-        "Error: SPBENCH_FAULT='slow@rank1:fast' says 'fast', which is not a percentage; "
-        "SPBENCH_FAULT=slow@rank1:5% or kill@rank1:step3 would work\n"
-    )
+    golden(done.err)
     assert not (tmp_path / "results").exists()
 
 
@@ -653,13 +633,12 @@ def test_how_often_each_case_is_launched(tmp_path: Path, words: list[str], launc
     assert {row["launch"] for row in json.loads(done.out)} == set(range(launches))
 
 
-def test_what_does_not_fit_is_refused_before_any_start(tmp_path: Path) -> None:
+def test_what_does_not_fit_is_refused_before_any_start(tmp_path: Path, golden: Golden) -> None:
     """8 ranks on 6 heads: exit 2 within seconds, with the values that would work."""
     words = ["--strategy", "ulysses", "--gpus", "8", "--set", "heads=6"]
     done = spbench(tmp_path, "run", *words, torch=True)
     assert done.code == USAGE
-    assert "strategy 'ulysses' cannot run dsp-720m-small heads=6 on 8 ranks" in done.err
-    assert "6 heads cannot be split over 8 ranks; use 1 to 6 ranks" in done.err
+    golden(done.err)
     advice = "\n  Or -g 4 (ranks that all can use), or --skip-invalid to leave such cells out.\n"
     assert done.err.endswith(advice)
     assert done.cpu_s < 5.0
@@ -677,7 +656,7 @@ def test_strategies_that_can_run_are_named(tmp_path: Path) -> None:
     assert (works.code, works.err) == (0, "")
 
 
-def test_a_dry_run_shows_every_cell(tmp_path: Path) -> None:
+def test_a_dry_run_shows_every_cell(tmp_path: Path, golden: Golden) -> None:
     """--json parses: predicted bytes where a cell can run, the reason where it cannot."""
     words = ["-s", "dsp,ulysses", "--gpus", "2,8", "--set", "heads=6", "--skip-invalid"]
     done = spbench(tmp_path, "run", *words, "--dry-run", "--json", torch=True)
@@ -690,7 +669,7 @@ def test_a_dry_run_shows_every_cell(tmp_path: Path) -> None:
     assert cells["dsp", 8]["kernels"] == 1234
     assert cells["dsp", 8]["peak_bytes"]["activations"] == 11 * 2**20
     assert cells["ulysses", 8]["flops"] is cells["ulysses", 8]["peak_bytes"] is None
-    assert "6 heads cannot be split over 8 ranks" in cells["ulysses", 8]["why_not"]
+    golden(cells["ulysses", 8]["why_not"])
     assert not (tmp_path / "results").exists()
     done = spbench(tmp_path, "run", *words, "--dry-run", "--launches", "7", torch=True)
     plan, counted = (
@@ -702,7 +681,7 @@ def test_a_dry_run_shows_every_cell(tmp_path: Path) -> None:
 
 
 def test_a_dry_run_is_of_any_ranks_on_any_device(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
 ) -> None:
     """1,024 ranks on cuda where no GPU is are counted, with a sentence that they cannot start here;
     without --gpus it is as many as a node has."""
@@ -710,13 +689,13 @@ def test_a_dry_run_is_of_any_ranks_on_any_device(
     words = ["run", "-w", "dsp-3b", "-s", "usp", "--device", "cuda"]
     done = spbench(tmp_path, *words, "--gpus", "1024", "--dry-run", torch=True)
     assert done.code == 0, done.err
-    assert "1,024 ranks cannot start here: no GPU is visible here" in done.out
-    assert "use --device cpu" not in done.out  # which would answer another question
-    assert "a step on the busiest rank, counted" in done.out
+    golden(done.out)
+    assert "--device cpu" not in done.out  # which would answer another question
     done = spbench(tmp_path, *words, "--dry-run", "--json", torch=True)
     assert {(row["ranks"], row["device"]) for row in json.loads(done.out)} == {(8, "cuda")}
     refused = spbench(tmp_path, *words, "--gpus", "8", torch=True)
-    assert refused.code == USAGE and "--device cuda: no GPU is visible here" in refused.err
+    assert refused.code == USAGE
+    golden(refused.err, "started")
 
 
 SWEEP = """\
@@ -751,7 +730,7 @@ def test_a_dry_run_of_a_sweep_shows_every_cell(tmp_path: Path) -> None:
     assert all(row["sent_bytes"]["forward"] > 0 for row in rows)
     shown = spbench(tmp_path, *words, "--launches", "1", torch=True)
     assert shown.out.count(" dsp  ") == 2 * 4  # in the plan, and among what is counted
-    assert shown.out.count("latte-1-small depth=1: time 4 x space 256, ") == 2 * 2
+    assert shown.out.count("latte-1-small depth=1: ") == 2 * 2
 
 
 def test_a_sweep_of_small_forms_on_few_ranks() -> None:
@@ -765,13 +744,13 @@ def test_a_sweep_of_small_forms_on_few_ranks() -> None:
         *(("dsp-720m-small", 8, 512, ranks, ranks) for ranks in (1, 2)),
         *(("dsp-3b-small", 4, 1024, ranks, ranks) for ranks in (1, 2)),
     }
-    with pytest.raises(Failure, match=r"--gpus 3: dsp-weak-intra has cells on 1,2,4,8 ranks"):
+    with pytest.raises(Failure, match=r"--gpus 3: .* 1,2,4,8 "):
         from_sweep_file("dsp-weak-intra", "cpu", ranks=[2, 3])
 
 
 @pytest.mark.parametrize("name", names("sweeps"))
 def test_every_sweep_starts_in_its_small_form(
-    name: str, capsys: pytest.CaptureFixture[str]
+    name: str, capsys: pytest.CaptureFixture[str], golden: Golden
 ) -> None:
     """Ranks that a small workload cannot use are left out for all strategies, and it is said."""
     whole = from_sweep_file(name, "cpu", small=True)
@@ -782,29 +761,24 @@ def test_every_sweep_starts_in_its_small_form(
     said = capsys.readouterr().err
     assert left_out == set()  # the other workload has them
     if name in ("dsp-strong-intra", "dsp-weak-intra"):
-        assert said.startswith("left out: dsp-3b-small on 8 ranks, since dsp cannot: no axis has 8")
+        golden(said)
         assert len(whole.combinations) - len(request.combinations) == 5
     else:
         assert said == ""
 
 
-def test_every_strategy_that_is_out_has_its_reason(tmp_path: Path) -> None:
+def test_every_strategy_that_is_out_has_its_reason(tmp_path: Path, golden: Golden) -> None:
     """Those of one reason are named together; ranks that all can use are asked for, and work."""
     named = "dsp,ulysses,megatron-sp,rsa,ring,kv-gather,attention-2d,usp"
     words = ["run", "-w", "dsp-3b-small", "--dry-run", "-s", named, "-g"]
     done = spbench(tmp_path, *words, "64", torch=True)
-    first, second, advice = done.err.splitlines()
-    assert "strategy 'dsp' cannot run dsp-3b-small on 64 ranks: no axis has 64" in first
-    assert second.startswith("  'ulysses', 'megatron-sp' cannot either: ")
-    assert advice.startswith(
-        "  Or -s rsa,ring,kv-gather,attention-2d,usp (those that can run it), or"
-    )
+    golden(done.err)
     assert spbench(tmp_path, *words, "4", torch=True).code == 0
     several = spbench(tmp_path, *words, "2,4,64", torch=True)
-    assert "or -g 2,4 (ranks that all can use), or --skip-invalid" in several.err
+    golden(several.err, "on several numbers of ranks")
 
 
-def test_of_all_strategies_each_has_a_row(tmp_path: Path) -> None:
+def test_of_all_strategies_each_has_a_row(tmp_path: Path, golden: Golden) -> None:
     """With -s all what declines is shown with its reason beside what runs; if none can run, the
     request is refused."""
     words = ["run", "-w", "hunyuanvideo-small", "-g", "4", "--dry-run", "--json", "--device", "cpu"]
@@ -814,10 +788,10 @@ def test_of_all_strategies_each_has_a_row(tmp_path: Path) -> None:
     assert {*why} == {*expand_names(["all"])} and {name for name in why if why[name]} == {"dsp"}
     refused = spbench(tmp_path, *words, "--mesh", "cfg=2", torch=True)
     assert (refused.code, refused.out) == (USAGE, "")
-    assert "'dsp cfg=2' cannot run" in refused.err and "needs branches of guidance" in refused.err
+    golden(refused.err)
 
 
-def test_a_mesh_around_strategies(tmp_path: Path) -> None:
+def test_a_mesh_around_strategies(tmp_path: Path, golden: Golden) -> None:
     """--mesh is repeated to compare; a mistyped one is refused with one that would work."""
     words = [
         "run",
@@ -840,16 +814,17 @@ def test_a_mesh_around_strategies(tmp_path: Path) -> None:
     for mesh in ("cfg=0", "cfg", "tp=2", "cfg=1.5"):
         wrong = spbench(tmp_path, *words, "--mesh", mesh, torch=True)
         assert wrong.code == USAGE
-        assert f"{mesh!r} is not a mesh; write cfg=2" in wrong.err
+        golden(wrong.err, mesh)
 
 
-def test_small_is_for_sweeps(tmp_path: Path) -> None:
+def test_small_is_for_sweeps(tmp_path: Path, golden: Golden) -> None:
     """Without one the message says how a small form is named."""
     done = spbench(tmp_path, "run", "-w", "dsp-720m", "--small")
-    assert (done.code, "-w takes small forms by name" in done.err) == (USAGE, True)
+    assert done.code == USAGE
+    golden(done.err)
 
 
-def test_cells_of_a_sweep_that_cannot_run(tmp_path: Path) -> None:
+def test_cells_of_a_sweep_that_cannot_run(tmp_path: Path, golden: Golden) -> None:
     """Exit 2 with the reason, unless the file or the flag leaves them out."""
     text = "name: mine\nworkloads: earthformer-small\nstrategies: ulysses\ngpus: [2, 8]\n"
     (tmp_path / "mine.yaml").write_text(text)
@@ -857,11 +832,11 @@ def test_cells_of_a_sweep_that_cannot_run(tmp_path: Path) -> None:
     words = ["run", "--dry-run", "--json", "--sweep"]
     refused = spbench(tmp_path, *words, "mine.yaml", torch=True)
     assert refused.code == USAGE
-    assert "strategy 'ulysses' cannot run earthformer-small on 8 ranks: 4 heads" in refused.err
+    golden(refused.err)
     several = text.replace("ulysses", "[ulysses, rsa]")
     (tmp_path / "several.yaml").write_text(several)
     refused = spbench(tmp_path, *words, "several.yaml", torch=True)
-    assert "\n  Or 'strategies: [rsa]' (those that can run it), or -g 2 (ranks that" in refused.err
+    golden(refused.err, "of several strategies")
     for more in (["skips.yaml", "--quick"], ["mine.yaml", "--skip-invalid", "--launches", "1"]):
         rows = json.loads(spbench(tmp_path, *words, *more, torch=True).out)
         assert [row["why_not"] is None for row in rows] == [True, False]
@@ -884,7 +859,7 @@ class Declining:
 
 @pytest.mark.parametrize("is_real", [False, pytest.param(True, marks=pytest.mark.long)])
 def test_nothing_proved_is_no_success(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_real: bool
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, is_real: bool, golden: Golden
 ) -> None:
     """Where every check is declined, the last line says so and the exit code is not 0."""
     if not is_real:
@@ -892,25 +867,25 @@ def test_nothing_proved_is_no_success(
     words = ["verify", "-w", "bert-base-small", "-g", "2", "--device", "cpu"]
     done = spbench(tmp_path, *words, "-s", "dsp", torch=True)
     assert done.code == SOME_FAILED
-    assert "needs a second sequence axis" in done.out
-    assert done.err.splitlines()[0] == "1 check on 2 ranks"
-    assert done.err.splitlines()[-1].startswith("nothing was proved: every check was declined;")
+    assert "declined: " in done.out
+    if not is_real:
+        golden(done.err)
 
 
-def test_nothing_measured_is_no_success(tmp_path: Path) -> None:
+def test_nothing_measured_is_no_success(tmp_path: Path, golden: Golden) -> None:
     """Every case is left out; the rows say why."""
     words = ["run", "-s", "dsp", "-w", "bert-base-small", "-g", "2", "--device", "cpu", "--json"]
     done = spbench(tmp_path, *words, "--skip-invalid", torch=True)
     assert done.code == SOME_FAILED
     assert [row["status"] for row in json.loads(done.out)] == ["skipped"] * 3
-    assert done.err.splitlines()[-1].startswith("nothing was measured: every case was left out;")
+    golden(done.err.splitlines()[-1])
 
 
-def test_a_variable_cannot_choose_cells_beside_a_sweep(tmp_path: Path) -> None:
+def test_a_variable_cannot_choose_cells_beside_a_sweep(tmp_path: Path, golden: Golden) -> None:
     """It is refused by its own name, as a flag is; a variable whose flag may be given is used."""
     done = spbench(tmp_path, "run", "--sweep", "ci-smoke", SPBENCH_RUN_WORKLOAD="gpt-7b")
     assert done.code == USAGE
-    assert "SPBENCH_RUN_WORKLOAD cannot be given with --sweep" in done.err
+    golden(done.err)
     words = ["run", "--sweep", "ci-smoke", "--dry-run", "--json"]
     rows = json.loads(spbench(tmp_path, *words, torch=True, SPBENCH_RUN_LAUNCHES="2").out)
     assert {row["launch"] for row in rows} == {0, 1}
@@ -936,8 +911,10 @@ include: [{other}]
     (folder,) = (tmp_path / "results").iterdir()
     assert folder.name.endswith("-mine")
     assert json.loads((folder / "run.json").read_text())["reference"] == "rsa"
-    assert "batch 3, float32, train), ulysses on 8: skipped: 4 heads" in done.err
-    assert "batch 1, float32, train), rsa on 2: step" in done.err
+    (measured,) = [line for line in done.err.splitlines() if "rsa on" in line and "step" in line]
+    (skipped,) = [line for line in done.err.splitlines() if "skipped" in line]
+    assert "batch 1" in measured and "gate" in measured
+    assert "batch 3" in skipped and "ulysses on 8" in skipped and "4 heads" in skipped
     compared = spbench(tmp_path, "compare", torch=True)
     assert compared.out == done.out
     for words, base in (([], "rsa"), (["--reference", "dsp"], "dsp")):
@@ -946,13 +923,13 @@ include: [{other}]
         assert [line["status"] for line in lines] == ["ok", "ok", "skipped"]
 
 
-def test_a_place_that_cannot_be_written_is_unfit(tmp_path: Path) -> None:
+def test_a_place_that_cannot_be_written_is_unfit(tmp_path: Path, golden: Golden) -> None:
     """Exit 6 before ranks are started."""
     (tmp_path / "file").touch()
     words = ["run", "-s", "dsp", "--gpus", "2", "--out"]
     done = spbench(tmp_path, *words, "file/inside", torch=True)
     assert (done.code, done.out) == (UNFIT, "")
-    assert done.err == "Error: cannot write to file/inside: Not a directory\n"
+    golden(done.err)
 
 
 def test_a_place_that_is_no_run_is_refused(tmp_path: Path) -> None:
@@ -972,7 +949,7 @@ def test_a_place_that_is_no_run_is_refused(tmp_path: Path) -> None:
 )
 def test_bad_numbers_of_ranks(text: str) -> None:
     """Zero, negative, huge or not a number: the message says what to write."""
-    with pytest.raises(Failure, match=r"^--gpus .*(write 1,2,4|use 1 to 1024)") as caught:
+    with pytest.raises(Failure, match=r"^--gpus .*(1,2,4|1 to 1024)") as caught:
         parse_ranks(text, "cpu")
     assert caught.value.code == USAGE
 
@@ -1031,18 +1008,15 @@ def test_visible_gpus_are_those_that_are_named(
 
 @pytest.mark.parametrize("name", ["MIG-3f9c1a2e-0000-5000-8000-000000000001", "GPU-3f9c1a2e", "0"])
 def test_a_gpu_that_is_named_without_a_driver(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], name: str, golden: Golden
 ) -> None:
     """No name makes a GPU: auto says that the driver is missing and takes the CPU, cuda refuses."""
     with_gpus(monkeypatch, 0, name)
     monkeypatch.setattr(devices, "cuda_gpus", lambda: [])
     assert devices.choose_device("auto") == "cpu"
     said = capsys.readouterr().err
-    assert said == (
-        f"no GPU is visible here (CUDA_VISIBLE_DEVICES is '{name}', and no NVIDIA driver answers, "
-        f"neither NVML nor CUDA): ranks compute on the CPU\n"
-    )
-    with pytest.raises(Failure, match=r"--device cuda: no GPU is visible here .* no NVIDIA driver"):
+    golden(said)
+    with pytest.raises(Failure, match=r"--device cuda: .* NVIDIA"):
         devices.choose_device("cuda")
 
 
@@ -1060,21 +1034,22 @@ def test_a_container_with_cuda_and_without_nvml(monkeypatch: pytest.MonkeyPatch)
 def test_more_ranks_than_gpus(monkeypatch: pytest.MonkeyPatch) -> None:
     """Refused with what would work; a share of a larger group needs one GPU alone."""
     with_gpus(monkeypatch, 2)
-    with pytest.raises(Failure, match=r"has 2 GPUs; use 1 to 2, --device cpu, or --nnodes"):
+    with pytest.raises(Failure, match=r"2 GPUs; .* 1 to 2, .*--nnodes"):
         parse_ranks("1,8", "cuda")
     assert parse_ranks("1,8", "cuda", share=True) == [1, 8]
 
 
-def test_cells_that_this_machine_cannot_start(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_cells_that_this_machine_cannot_start(
+    monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
     """A sweep with skip_invalid leaves them out; a strategy's own reason comes first."""
     with_gpus(monkeypatch, 2)
     asked = [*every(CASE.workload, ["dsp"], [2, 8]), *every(CASE.workload, ["ulysses"], [16])]
     request = Request(combinations=asked, device="cuda", skip_invalid=True)
     planned = cells(request)
     assert planned[0].why_not is None
-    assert "this machine has 2 GPUs" in (planned[1].why_not or "")
-    assert "8 heads cannot be split over 16 ranks" in (planned[2].why_not or "")
-    with pytest.raises(Failure, match=r"cannot run axes-2d on 8 ranks: .*\n.*\n.*--skip-invalid"):
+    golden(f"{planned[1].why_not}\n{planned[2].why_not}")
+    with pytest.raises(Failure, match=r"axes-2d on 8 .*\n.*\n.*--skip-invalid"):
         cells(replace(request, skip_invalid=False))
     share = Request(combinations=asked[:2], device="cuda", kind="one_gpu_share")
     assert {cell.why_not for cell in cells(share)} == {None}
@@ -1086,7 +1061,7 @@ def test_a_joined_launch_has_its_own_number(monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("WORLD_SIZE", "16")
     assert parse_ranks(None, "cuda") == [16]
     assert parse_ranks("16", "cuda") == [16]
-    with pytest.raises(Failure, match="this process is one of 16 ranks"):
+    with pytest.raises(Failure, match="one of 16 "):
         parse_ranks("8", "cuda")
 
 
@@ -1187,6 +1162,7 @@ def test_a_defect_of_ours_leaves_its_traceback_in_a_file(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
     signals: None,
+    golden: Golden,
 ) -> None:
     """Exit 1, one line with the error, and the path of the traceback."""
 
@@ -1200,17 +1176,18 @@ def test_a_defect_of_ours_leaves_its_traceback_in_a_file(
     err = capsys.readouterr().err
     (log,) = tmp_path.iterdir()
     assert caught.value.code == 1
-    assert err.startswith("Internal error: ZeroDivisionError: a defect\n")
+    golden(err, hide=TRACEBACK)
     assert str(log) in err
     assert "Traceback" not in err
     assert "ZeroDivisionError: a defect" in log.read_text()
 
 
-def test_a_plan_says_what_a_strategy_does_specially(tmp_path: Path) -> None:
+def test_a_plan_says_what_a_strategy_does_specially(tmp_path: Path, golden: Golden) -> None:
     """In DSP Ulysses attends to all axes, a masked ring shards zigzag: dry runs say so."""
     mixed = ROOT / "configs" / "verify" / "mixed.yaml"
     words = ("run", "-w", str(mixed), "-s", "dsp,rsa", "-g", "2", "--device", "cpu", "--dry-run")
     done = spbench(tmp_path, *words, torch=True)
     assert done.code == 0
-    assert "it goes by ulysses" in " ".join(done.out.split())
+    notes = [line for line in done.out.splitlines() if line.startswith(("dsp on", "rsa on"))]
+    golden("\n".join(notes))
     assert "(zigzag)" in done.out

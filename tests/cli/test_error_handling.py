@@ -14,6 +14,7 @@ from typing import NoReturn
 
 import click
 import pytest
+from helpers.golden import TRACEBACK, Golden
 from helpers.in_process import inside
 
 from spbench.cli.error_handling import (
@@ -52,7 +53,9 @@ def test_errors_of_the_machine_are_known() -> None:
     assert errno.ENOENT not in OF_THE_MACHINE
 
 
-def test_a_deleted_current_folder_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_deleted_current_folder_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, golden: Golden
+) -> None:
     """Exit 6 before torch is loaded, which would end the process; the doctor goes on."""
     monkeypatch.chdir(tmp_path)
     gone = tmp_path / "gone"
@@ -61,18 +64,21 @@ def test_a_deleted_current_folder_is_said(tmp_path: Path, monkeypatch: pytest.Mo
     gone.rmdir()
     said = inside("run", "-s", "dsp", "--device", "cpu", "--gpus", "2")
     assert (said.code, said.out) == (UNFIT, "")
-    assert said.err == "Error: the current folder was deleted; cd to another one\n"
+    golden(said.err)
     monkeypatch.chdir(tmp_path)
 
 
 def test_a_pipe_of_ours_that_breaks_is_a_defect(
-    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capfd: pytest.CaptureFixture[str]
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+    capfd: pytest.CaptureFixture[str],
+    golden: Golden,
 ) -> None:
     """The readers of stdout and stderr are still there."""
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     assert not reader_is_gone()
     assert report_error(BrokenPipeError(errno.EPIPE, "Broken pipe")) == INTERNAL
-    assert "Internal error: BrokenPipeError" in capfd.readouterr().err
+    golden(capfd.readouterr().err, hide=TRACEBACK)
 
 
 def test_a_traceback_that_cannot_be_kept_is_shown(
@@ -117,13 +123,10 @@ def test_streams_that_were_closed_swallow_what_is_printed(monkeypatch: pytest.Mo
     assert raw.getvalue() == b"s\\xfc\\xdf \\ud800\n"
 
 
-def test_messages_are_broken_between_words() -> None:
+def test_messages_are_broken_between_words(golden: Golden) -> None:
     """A path stays whole, though it is too long; a hint keeps its indentation."""
     text = "Error: it cannot be used\n  'spbench baseline set b80' makes /a/very/long-path/of-a/run"
-    assert between_words(text, 22).splitlines() == [
-        *("Error: it cannot be", "used", "  'spbench baseline", "  set b80' makes"),
-        "  /a/very/long-path/of-a/run",
-    ]
+    golden(between_words(text, 22))
 
 
 DROPPED = """

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from helpers.golden import Golden
 from helpers.kept_runs import kept, side, spbench
 
 from spbench.errors import DONE, USAGE
@@ -36,21 +37,17 @@ def history(*runs: list[Record]) -> list[dict[str, Any]]:
     return json.loads(done.stdout)
 
 
-def test_the_first_bad_commit_is_named_and_drawn() -> None:
+def test_the_first_bad_commit_is_named_and_drawn(golden: Golden) -> None:
     """With the last good one, the change and its interval, and both files."""
     for day, factor in enumerate([1.0, 1.004, 1.08, 1.085]):
         kept(f"r{day}", at(day, factor), at(day, 1.0, "rsa"))
     done = spbench("history")
     assert done.exit_code == DONE
-    found = "dsp on 2 ranks (time +7.6 %): first bad commit 222222222222, last good 111111111111"
-    assert (
-        f"{found}; time slower: 108 ms, was 100 (+7.6 %, +7.0..+8.2 %, 5 launches)" in done.stdout
-    )
-    assert "rsa on 2 ranks, a GPU, torch 2.13.0: no commit from which on it is worse" in done.stdout
+    golden(done.stdout)
     files = done.stdout.splitlines()[-2:]
     assert files == ["results/history/history.png", "results/history/history.svg"]
     assert Path(files[0]).read_bytes().startswith(b"\x89PNG")
-    assert "worse from here" in Path(files[1]).read_text()
+    assert "worse from" in Path(files[1]).read_text()
     only = spbench("history", "-s", "rsa", "--out", "elsewhere").stdout
     assert "dsp" not in only and Path("elsewhere/history.svg").exists()
 
@@ -80,7 +77,7 @@ def test_other_hardware_is_a_series_of_its_own() -> None:
     here, there = history(at(0), at(1, 1.5, gpu="another GPU"), at(2, 1.001))
     assert [len(each["points"]) for each in (here, there)] == [2, 1]
     assert here["worse"] == there["worse"] == {}
-    assert there["environment"] == "another GPU, torch 2.13.0"
+    assert there["environment"].startswith("another GPU, ")
 
 
 def test_commits_are_in_the_order_of_git() -> None:
@@ -119,9 +116,10 @@ def test_a_baseline_repeats_no_launch() -> None:
     assert [p["launches"] for p in series["points"]] == [5, 5]
 
 
-def test_without_runs_there_is_no_history() -> None:
+def test_without_runs_there_is_no_history(golden: Golden) -> None:
     """Exit 2 with what makes one."""
     done = spbench("history")
-    assert (done.exit_code, "start one with 'spbench run'" in done.stderr) == (USAGE, True)
+    assert done.exit_code == USAGE
+    golden(done.stderr)
     kept("r0", at(0))
-    assert "the run has no 'usp'" in spbench("history", "-s", "usp").stderr
+    golden(spbench("history", "-s", "usp").stderr, "of no such strategy")

@@ -7,6 +7,7 @@ import sys
 from types import SimpleNamespace
 
 import pytest
+from helpers.golden import Golden
 from helpers.in_process import inside
 
 from spbench.errors import UNFIT, USAGE, Failure
@@ -44,21 +45,20 @@ def test_a_damaged_variable_is_refused_by_name(name: str, value: str, works: str
     """The message has its value and what would work."""
     with pytest.raises(Failure) as caught:
         joined_ranks(GOOD | {name: value})
-    assert str(caught.value).startswith(f"{name}={value!r} is not a whole number {works}; ")
-    assert "unset RANK and WORLD_SIZE to start ranks here" in str(caught.value)
+    assert str(caught.value).startswith(f"{name}={value!r}") and works in str(caught.value)
 
 
 @pytest.mark.parametrize(
     "words",
     ["run --device cpu --dry-run", "run --sweep ci-smoke --device cpu", "verify --device cpu"],
 )
-def test_commands_refuse_it(monkeypatch: pytest.MonkeyPatch, words: str) -> None:
+def test_commands_refuse_it(monkeypatch: pytest.MonkeyPatch, words: str, golden: Golden) -> None:
     """Exit 2 before anything is started, whichever command joins."""
     monkeypatch.setenv("RANK", "x")
     monkeypatch.setenv("WORLD_SIZE", "2")
     done = inside(*words.split())
     assert (done.code, done.out) == (USAGE, "")
-    assert done.err.startswith("Error: RANK='x' is not a whole number from 0 to 1; ")
+    golden(done.err)
 
 
 def test_stdout_is_kept_for_results() -> None:
@@ -83,10 +83,10 @@ def test_a_variable_that_is_missing_is_named(name: str) -> None:
     environ = GOOD | {"MASTER_ADDR": "node-a", "MASTER_PORT": "29500"}
     assert meeting_place(environ) == ("node-a", 29500)
     for unset in (environ | {name: ""}, {key: environ[key] for key in environ if key != name}):
-        with pytest.raises(Failure, match=f"^rank 1: {name} is not set; export rank 0's") as caught:
+        with pytest.raises(Failure, match=f"^rank 1: {name} ") as caught:
             meeting_place(unset)
         assert caught.value.code == UNFIT
-    with pytest.raises(Failure, match=r"^MASTER_PORT='x' is not a whole number from 1 to 65535"):
+    with pytest.raises(Failure, match=r"^MASTER_PORT='x' .* 1 to 65535"):
         meeting_place(environ | {"MASTER_PORT": "x"})
 
 
@@ -97,13 +97,14 @@ class Gone:
         raise RuntimeError("Connection closed by peer [127.0.0.1]:1\nstack")
 
 
-def test_a_rank_that_ends_early_costs_no_results(capsys: pytest.CaptureFixture[str]) -> None:
+def test_a_rank_that_ends_early_costs_no_results(
+    capsys: pytest.CaptureFixture[str], golden: Golden
+) -> None:
     """All rows are written when the others are told that there is no more to do."""
     launcher = object.__new__(JoinedLauncher)
     vars(launcher).update(_lost=False, _group=Gone(), _fault=None)
     launcher.close()
-    said = "a rank ended before it was told to: Connection closed by peer [127.0.0.1]:1; what was"
-    assert capsys.readouterr().err == f"{said} measured is kept\n"
+    golden(capsys.readouterr().err)
     launcher.close()
     assert capsys.readouterr().err == ""
 

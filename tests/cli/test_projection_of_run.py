@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 from helpers.command_line import spbench
+from helpers.golden import Golden
 
 from spbench.errors import USAGE
 from spbench.projection.advise.own_run import Compared, beside, judged, measured
@@ -50,7 +51,7 @@ def test_a_case_is_the_mean_of_its_quiet_launches(tmp_path: Path) -> None:
     assert not any(each.is_noisy for each in found)
 
 
-def test_each_case_is_beside_its_projection(tmp_path: Path) -> None:
+def test_each_case_is_beside_its_projection(tmp_path: Path, golden: Golden) -> None:
     kept(tmp_path / "run")
     words = ("project", "--against", "run", "--cluster", "l20-pcie")
     done = spbench(tmp_path, *words, "--json", torch=True)
@@ -63,33 +64,33 @@ def test_each_case_is_beside_its_projection(tmp_path: Path) -> None:
     assert data["worst_error"] == max(abs(row["error"]) for row in data["cases"])
     assert data["by_ranks"]["2"]["pairs_apart"] == data["pairs_apart"] == 3
     shown = spbench(tmp_path, *words, torch=True)
-    assert "pairs 15 % apart that are in order" in shown.out
+    golden(shown.out)
 
 
-def test_a_run_on_another_kind_of_device_is_refused(tmp_path: Path) -> None:
+def test_a_run_on_another_kind_of_device_is_refused(tmp_path: Path, golden: Golden) -> None:
     kept(tmp_path / "run", device="cpu")
     done = spbench(tmp_path, "project", "--against", "run", "--cluster", "l20-pcie", torch=True)
     assert done.code == USAGE
-    assert "the run was measured on cpu, and l20-pcie describes cuda" in done.err
+    golden(done.err)
 
 
-def test_a_run_without_a_cluster_is_refused(tmp_path: Path) -> None:
+def test_a_run_without_a_cluster_is_refused(tmp_path: Path, golden: Golden) -> None:
     """Whatever machine measured it, its cluster has to be named."""
     kept(tmp_path / "run")
     done = spbench(tmp_path, "project", "--against", "run")
     assert (done.code, done.out) == (USAGE, "")
-    assert "run: a run; name with --cluster what its machine was calibrated as" in done.err
+    golden(done.err)
 
 
-def test_coverage_is_of_the_cases_that_are_modelled(tmp_path: Path) -> None:
+def test_coverage_is_of_the_cases_that_are_modelled(tmp_path: Path, golden: Golden) -> None:
     """A case on a CPU among those on GPUs is not modelled, and the sentence counts it apart."""
     found = measured(kept(tmp_path / "run"))
     on_cpu = found[0].case.model_copy(update={"device": "cpu"})
     cases = beside([replace(found[0], case=on_cpu), *found[1:]], find_cluster("l20-pcie"))
-    assert cases[0].why_not == "measured on cpu, and l20-pcie describes cuda"
+    assert "cpu" in (cases[0].why_not or "")
     total = judged(cases)
     assert (total["cases_judged"], total["cases_modelled"]) == (3, 2)
-    assert "of 2 modelled of 3 cases within" in projection_table._errors(total)
+    golden(projection_table._errors(total))
 
 
 def test_pairs_that_are_close_are_not_judged(tmp_path: Path) -> None:
@@ -147,12 +148,13 @@ def test_a_slower_processor_is_projected_as_one(tmp_path: Path) -> None:
         before, after = as_it_was.projected.terms, twice.projected.terms
         for term, times in (("gemm", 2), ("attention", 2), ("host", 2**0.8)):
             assert after[term] == pytest.approx(times * before[term], rel=0.05)  # or the least
-        assert after["all_reduce all exposed"] == pytest.approx(before["all_reduce all exposed"])
+        links = [term for term in before if term.endswith(" exposed")]
+        assert links and [after[term] for term in links] == [before[term] for term in links]
         assert [each.slower for each in same] == [1.0, 1.0]
 
 
-def test_a_run_that_describes_no_cases_is_refused(tmp_path: Path) -> None:
+def test_a_run_that_describes_no_cases_is_refused(tmp_path: Path, golden: Golden) -> None:
     kept(tmp_path / "run", described=False)
     done = spbench(tmp_path, "project", "--against", "run", "--cluster", "l20-pcie", torch=True)
     assert done.code != 0
-    assert "has no run.json that describes case" in done.err
+    golden(done.err)

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 import yaml
 from helpers.command_line import spbench
+from helpers.golden import Golden
 
 from spbench.errors import DONE, USAGE
 from spbench.projection.costmodel.hardware import find
@@ -17,12 +18,11 @@ from spbench.workload.config_names import configs
 SMALL = ("recommend", "dsp-720m-small")
 
 
-def test_the_answer_comes_first(tmp_path: Path) -> None:
+def test_the_answer_comes_first(tmp_path: Path, golden: Golden) -> None:
     words = ("-s", "dsp,ulysses", "-c", "hgx-h100", "-g", "2")
     done = spbench(tmp_path, *SMALL, *words, torch=True)
     assert done.code == DONE, done.err
-    assert " for dsp-720m-small on 2 ranks of hgx-h100: " in done.out.splitlines()[0]
-    assert "depth 2, batch 1, float32, train" in done.out
+    golden(done.out)
     data = json.loads(spbench(tmp_path, *SMALL, *words, "--json", torch=True).out)
     assert data["best"] in ("dsp", "ulysses")
     assert all(each["peak_bytes"] > 0 for each in data["projected"])

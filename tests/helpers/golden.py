@@ -14,6 +14,9 @@ from pathlib import Path
 import pytest
 
 FOLDER = Path(__file__).parents[1] / "golden"
+NOW = {r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ": "NOW"}
+TRACEBACK = {r"spbench-\w+\.log": "spbench-RANDOM.log"}
+"""For ``hide``: when a line was written, and the name of a temporary file."""
 HEADER = re.compile(r"^=== (.+)\n", re.M)
 
 Golden = Callable[..., None]

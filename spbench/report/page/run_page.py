@@ -269,15 +269,15 @@ def trouble_table(cases: Cases) -> PageTable:
 
 def _troubles(case: CaseRows) -> Iterable[Row]:
     """A row for the launches of a case with which the same is wrong."""
-    wrong = [record for record in case.every if record.status != "ok" or record.noisy]
-    alike = grouped(wrong, lambda record: (record.status, record.reason or record.noisy))
-    for (status, why), records in alike.items():
-        last, what = records[-1], status if status != "ok" else "noisy"
-        known = [case.panel, last.strategy, str(last.world_size), what]
-        launches = f"{len(records)} of {len(case.every)}"
-        logs = ", ".join(dict.fromkeys(record.log for record in records if record.log))
-        cells = [*known, launches, why or units.BLANK, logs or units.BLANK]
-        yield Row(cells, _look(last.status, is_noisy=True))
+    wrong = [row for row in case.every if row["status"] != "ok" or row["noisy"]]
+    alike = grouped(wrong, lambda row: (row["status"], row["reason"] or row["noisy"]))
+    for (status, why), launches in alike.items():
+        last, what = launches[-1], status if status != "ok" else "noisy"
+        known = [case.panel, last["strategy"], str(last["world_size"]), what]
+        count = f"{len(launches)} of {len(case.every)}"
+        logs = ", ".join(dict.fromkeys(row["log"] for row in launches if row["log"]))
+        cells = [*known, count, why or units.BLANK, logs or units.BLANK]
+        yield Row(cells, _look(status, is_noisy=True))
 
 
 TEMPLATES = Path(__file__).parent

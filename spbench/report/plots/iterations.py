@@ -10,7 +10,7 @@ distance at the row's end.
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -18,11 +18,11 @@ import numpy as np
 import pandas
 
 from spbench.analysis.launches import launches_by, launches_side_by_side
+from spbench.analysis.rows import LaunchRows, rows_of
 from spbench.report import units
 from spbench.report.plots.caption import sheet_about
 from spbench.report.plots.figure import Mark, Sheet
 from spbench.report.plots.style import LETTER, SMALL, colour
-from spbench.results.runs_csv import records_of
 from spbench.results.samples import has_samples, read_samples, steps_by_row
 from spbench.text import counted
 
@@ -31,7 +31,6 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from spbench.report.plots.frame import Run
-    from spbench.results.record import Record
 
     Figures = NDArray[np.float64]
 
@@ -49,7 +48,7 @@ class CaseTimes:
     """The iterations of one strategy's launches in a panel."""
 
     strategy: str
-    launches: Sequence[Record]
+    launches: LaunchRows
     iterations_ms: Sequence[Figures]
     """Times of the slowest rank, for each launch; empty without samples."""
     mean_ms: float | None
@@ -76,17 +75,16 @@ def case_times(launches: pandas.DataFrame, samples: pandas.DataFrame) -> list[Ca
     case = ["panel", "strategy"]
     of_case = launches_by(launches, case, counts=launches_side_by_side(launches, case))
     steps, panel = steps_by_row(launches, samples), launches["panel"].iloc[0]
-    rows: dict[str, dict[Hashable, Record]] = {}
-    for row, record in zip(launches.index, records_of(launches), strict=True):
-        rows.setdefault(record.strategy, {})[row] = record
+    columns, labels = rows_of(launches).columns, launches.index
+    places = launches.groupby("strategy", sort=False).indices
     return [
         CaseTimes(
-            strategy=strategy,
-            launches=[*records.values()],
-            iterations_ms=[np.array(steps.get(row, [])) for row in records],
+            strategy=str(strategy),
+            launches=LaunchRows(columns, [*map(int, numbers)]),
+            iterations_ms=[np.array(steps.get(row, [])) for row in labels[numbers]],
             mean_ms=of_case[panel, strategy].that_count.mean_ms,
         )
-        for strategy, records in rows.items()
+        for strategy, numbers in places.items()
     ]
 
 
@@ -140,7 +138,7 @@ class Iterations(Mark):
 
     def draw(self, ax: Axes) -> None:
         scale = self._scale()
-        slots = sorted({record.launch for case in self.cases for record in case.launches})
+        slots = sorted({launch for case in self.cases for launch in case.launches["launch"]})
         rings, levels = [], []
         for row, case in enumerate(self.cases):
             for ring, level in _draw_row(ax, case, -row, slots, scale):
@@ -197,19 +195,19 @@ def _draw_row(
     """Draws a case; yields the places of each launch's outliers, and that of its step time."""
     ax.axhline(row, color="#DDDDDD", lw=0.6, zorder=0)
     dots, aways = [], []
-    for record, ms in zip(case.launches, case.iterations_ms, strict=True):
-        slot = slots.index(record.launch)
-        if not (len(ms) and record.compared_ms and case.mean_ms):
-            why = record.status if record.status != "ok" else "no samples"
+    for launch, ms in zip(case.launches, case.iterations_ms, strict=True):
+        slot = slots.index(launch["launch"])
+        if not (len(ms) and launch.compared_ms and case.mean_ms):
+            why = launch["status"] if launch["status"] != "ok" else "no samples"
             ax.text(slot + 0.5, row, why, color="grey", size=7, ha="center", va="center")
             continue
         away = ms / case.mean_ms - 1
-        if record.noisy:
+        if launch["noisy"]:
             ax.text(slot + 0.5, row + HALF_ROW, "noisy", color="grey", size=6, ha="center")
         x = slot + 0.06 + 0.88 * (np.arange(len(ms)) + 0.5) / len(ms)
         dots.append(np.array([x, row + HALF_ROW * np.clip(away / scale, -1, 1)]))
         aways.append(away)
-        level = row + HALF_ROW * (record.compared_ms / case.mean_ms - 1) / scale
+        level = row + HALF_ROW * (launch.compared_ms / case.mean_ms - 1) / scale
         yield dots[-1][:, outliers(ms)], (slot, level)
     if dots:
         x, y = np.hstack(dots)

@@ -77,7 +77,8 @@ def test_the_hardest_case_is_told() -> None:
     steady, shaky = side("dsp", launches(5, 0.01)), side("rsa", launches(5, 0.06))
     found = hardest([*steady, *shaky])
     assert found is not None
-    assert (found.record, found.launches) == (shaky[-1], 5)
+    assert (found.row["case"], found.row["launch"]) == (shaky[-1].case, shaky[-1].launch)
+    assert found.launches == 5
     assert found.spread == pytest.approx(0.06)
     assert found.slowdown == detectable_slowdown(found.spread, 5, MOST_OF_CHECK, LAST / 2)
     assert found.with_more == detectable_slowdown(found.spread, 20, MOST_OF_CHECK, LAST / 2)

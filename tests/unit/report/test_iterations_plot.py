@@ -194,7 +194,11 @@ def test_no_panel_is_lost_to_another_of_its_name() -> None:
         for effort in ("full", "quick")
     ]
     panels = times_by_panel(records, samples())
-    assert [[record] for record in records] == [case.launches for (case,) in panels.values()]
+    facts = ("workload_key", "device", "effort")
+    drawn = [
+        [tuple(row[fact] for fact in facts) for row in case.launches] for (case,) in panels.values()
+    ]
+    assert drawn == [[tuple(getattr(one, fact) for fact in facts)] for one in records]
     assert "workload other, cuda, quick" in list(panels)[-1].splitlines()[0]
 
 
