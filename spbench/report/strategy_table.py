@@ -130,7 +130,8 @@ def grids_of(lines: Sequence[Line]) -> list[Grid]:
     """Tables of ever fewer columns, a row for each line; bytes are what a rank sends in a step."""
     are_shares = has_shares_alone(lines)
     heads = [name for name in COLUMNS if not are_shares or name not in OF_STEPS]
-    rows = [[cells.get(name, units.BLANK) for name in heads] for cells in map(_cells, lines)]
+    cells = [*map(_cells, lines)]
+    rows = [[of_line.get(name, units.BLANK) for name in heads] for of_line in cells]
     whole = Grid(columns=heads, rows=rows)
     if are_shares:
         return [whole.without(*(set(heads) - set(names))) for names in SHARE_SETS]
@@ -138,7 +139,7 @@ def grids_of(lines: Sequence[Line]) -> list[Grid]:
     measured = [
         name
         for name in RATES
-        if any(_cells(line).get(name, units.BLANK) != units.BLANK for line in lines)
+        if any(of_line.get(name, units.BLANK) != units.BLANK for of_line in cells)
     ]
     return [
         whole.without(*(COLUMNS.keys() - set(shown)))
