@@ -224,7 +224,8 @@ def ranking_in_words(ranked: Ranking) -> tuple[str, str]:
     first, is_fastest = ranked.lowest, ranked.fastest is not None
     base = f" as {first.strategy}" if first and not is_fastest else ""
     compared = [(line, line.to_fastest) for line in ranked.others if line.to_fastest is not None]
-    is_said_once = sum(map(_is_of_one_launch, (times for _, times in compared))) > 1
+    singles = [line for line, times in compared if _is_of_one_launch(times)]
+    is_said_once = len(singles) > 1
     longer = []
     for line, times in compared:
         one = ONE_LAUNCH if _is_of_one_launch(times) and not is_said_once else ""
