@@ -61,6 +61,16 @@ class Comparison:
     processors: float | None = None
     """Time of a fixed product on the processors after, over that before; None on GPUs."""
 
+    @property
+    def blames_launches(self) -> bool:
+        """Whether ``reason`` names what disturbed launches, as that keeps the verdict open."""
+        return self.verdict == "inconclusive" and self.is_noisy and any(self.noise)
+
+    @property
+    def blames_processors(self) -> bool:
+        """Whether ``reason`` names the speed of processors, as that may explain the difference."""
+        return self.verdict == "inconclusive" and self.is_noisy and not any(self.noise)
+
 
 def compare_times(
     before: Launches, after: Launches, margin: float = MARGIN, *, allow_mismatch: bool = False

@@ -41,7 +41,21 @@ def make_whole(
 ) -> list[Tensor]:
     """``outermost.dim`` becomes whole, and each tensor is cut as its shard of ``others`` says.
 
-    Returns views of the one tensor that arrives.
+    Parameters
+    ----------
+    transport
+        The ranks among which parts go.
+    xs
+        This rank's parts along ``outermost.dim``, of one dtype.
+    outermost
+        How that dim is cut now; in the message it comes first.
+    others
+        How each of ``xs`` is cut afterwards, all along one dim.
+
+    Returns
+    -------
+    list of Tensor
+        Views of the one tensor that arrives.
     """
     dim = _inner(outermost, others[0])
     wires = [x.movedim(outermost.dim, 0) for x in xs]
@@ -62,7 +76,27 @@ def make_cut(
     others: Sequence[Shard],
     order: Sequence[int] | None = None,
 ) -> list[Tensor]:
-    """``make_whole`` undone. Dims lie in memory in ``order``, or as in the message."""
+    """``make_whole`` undone.
+
+    Parameters
+    ----------
+    transport
+        The ranks among which parts go.
+    xs
+        Parts with ``outermost.dim`` whole, cut as ``others`` say.
+    outermost
+        How that dim is cut afterwards.
+    others
+        How each of ``xs`` is cut now, all along one dim, which becomes whole.
+    order
+        The dims of the results as they are to lie in memory, outermost first; None: as in the
+        message.
+
+    Returns
+    -------
+    list of Tensor
+        This rank's parts along ``outermost.dim``.
+    """
     dim = _inner(outermost, others[0])
     wires = [x.movedim(outermost.dim, 0) for x in xs]
     outs: Sequence[Tensor]

@@ -90,6 +90,18 @@ def attend_whole(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
     """Attention along whole axes, with every other axis as batch, in the shape of ``q``.
 
     A bias must be whole too: (B, S, S, Z) with as many heads as ``q``.
+
+    Parameters
+    ----------
+    q, k, v : Tensor
+        (B, *axes, Z, D); k and v may have fewer heads.
+    scores : Scores
+        The attended dims, which are whole here; mask, projection and bias.
+
+    Returns
+    -------
+    Tensor
+        In the shape of ``q``.
     """
     ordered = scores.bias is not None  # by sample
     folding = Folding.of(q.shape, scores.dims) if ordered else Folding.as_in_memory(q, scores)

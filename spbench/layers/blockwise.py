@@ -49,9 +49,21 @@ class Part(NamedTuple):
 
 
 def attend_block(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Part:
-    """Attention of q (b, Z, S, D) to a block of keys k, v (b, Zkv, K, D) of as many heads or fewer.
+    """Attention of folded queries to a block of keys.
 
-    ``causal``: query i sees the keys 0 to i of the block alone, of which there are as many.
+    Parameters
+    ----------
+    q : Tensor
+        (b, Z, S, D).
+    k, v : Tensor
+        (b, Zkv, K, D), of as many heads or fewer.
+    causal : bool
+        Whether query i sees the keys 0 to i of the block alone, of which there are as many.
+
+    Returns
+    -------
+    Part
+        Of these keys: out (b, Z, S, D) and log-sum-exp (b, Z, S).
     """
     count = chunks(q, k, LIMITS, masked=False)
     return Part(*_in_chunks(partial(with_lse, causal=causal), count, q, k, v))
@@ -132,6 +144,20 @@ def tile(keys: Shard, rank: int, owner: int, causal: bool) -> Tile:
 
     With zigzag shards late queries see all keys of a later rank, all queries the early keys of an
     earlier one.
+
+    Parameters
+    ----------
+    keys : Shard
+        Which positions each rank holds.
+    rank, owner : int
+        Whose queries, and whose keys.
+    causal : bool
+        Whether a query sees no later key.
+
+    Returns
+    -------
+    Tile
+        The first of the queries that see any, and how many of the keys.
     """
     mine, others = keys.runs[rank], keys.runs[owner]
     if not causal or owner == rank:
@@ -252,7 +278,23 @@ class AttentionGrid:
     def gradients(
         self, grad: Tensor, q: Tensor, out: Tensor, lse: Tensor, k: Tensor, v: Tensor
     ) -> Sequence[Tensor]:
-        """What these keys add to dQ of the row, and these queries to dK and dV of the column."""
+        """What these keys add to dQ of the row, and these queries to dK and dV of the column.
+
+        Parameters
+        ----------
+        grad, q, out : Tensor
+            (b, Z, S, D) of the queries of the row: the gradient of their out, themselves, and their
+            out.
+        lse : Tensor
+            (b, Z, S), their log-sum-exps over all keys.
+        k, v : Tensor
+            (b, Zkv, K, D) of the keys of the column.
+
+        Returns
+        -------
+        Sequence of Tensor
+            dQ, dK and dV, in rank order as they came; in float32 at least under a mask.
+        """
         if not self.causal:
             return block_gradients(grad, q, k, v, Part(out, lse))
         grad, q, out, lse = self._ordered(self.queries, grad, q, out, lse)

@@ -149,6 +149,27 @@ def attend_by_heads(
 
     Among other groups of ranks the axis is whole only within this one: ``attend`` does the rest.
     ``pads``: heads of zeros come behind where heads do not divide, and are taken off the result.
+
+    Parameters
+    ----------
+    q, k, v : Tensor
+        (B, *axes, Z, D), cut along the sharded axis; k and v may have fewer heads.
+    scores : Scores
+        The attended dims; mask, projection and bias.
+    shard : Shard
+        Which positions each rank of the group holds.
+    comm : Collectives
+        Those of the group that shares heads.
+    attend
+        What attends with whole positions and a part of the heads; by default one device's
+        attention.
+    pads : bool
+        Whether heads that do not divide are padded.
+
+    Returns
+    -------
+    Tensor
+        In the shape of ``q``.
     """
     dim = q.ndim - 2
     if pads:
@@ -196,6 +217,22 @@ def traffic_by_heads(
     """Transfers of ``attend_by_heads`` in forward and in backward.
 
     ``held``: what each rank holds of the sequence (``Strategy.held``); together some of it, or all.
+
+    Parameters
+    ----------
+    attention, workload
+        The sublayer, and what it is of.
+    axis : str
+        The sharded one.
+    held : Sizes
+        Positions of the sequence that each rank of the group holds.
+    pads : bool
+        Whether heads that do not divide are padded.
+
+    Returns
+    -------
+    Traffic
+        In forward q, k, v there and the result back; in backward the same reversed.
     """
     workload = all_heads(workload, len(held), pads)
     shares = share_heads(workload.heads, workload.key_heads, len(held))
@@ -256,7 +293,28 @@ def traffic_in_groups(
     across: Across,
     pads: bool = False,
 ) -> Traffic:
-    """Transfers of the groups and across them, over all ranks; ``held``: what each rank holds."""
+    """Transfers of the groups and across them, over all ranks; ``held``: what each rank holds.
+
+    Parameters
+    ----------
+    attention, workload
+        The sublayer, and what it is of.
+    axis : str
+        The sharded one.
+    held : Sizes
+        Positions of the sequence that each of all ranks holds.
+    mesh : Mesh
+        The groups that share heads, and those across them.
+    across
+        The traffic of what attends across groups, for a workload with the heads of one rank.
+    pads : bool
+        Whether heads that do not divide are padded.
+
+    Returns
+    -------
+    Traffic
+        Of all ranks: into the groups' heads, across, and back.
+    """
     workload = all_heads(workload, mesh.size_of(HEADS), pads)
     inside = partial(traffic_by_heads, attention, workload, axis)
     shares = share_heads(workload.heads, workload.key_heads, mesh.size_of(HEADS))
@@ -280,6 +338,20 @@ def traffic_across(
     """Transfers across the groups of the mesh's last axis, over all ranks.
 
     ``heads_of``: the query and key heads of a rank, by its place in its group.
+
+    Parameters
+    ----------
+    workload, mesh
+        What is attended, and all groups.
+    heads_of
+        Query and key heads of each place in a group.
+    across
+        The traffic of what attends there, for a workload with so many heads.
+
+    Returns
+    -------
+    Traffic
+        Of all ranks; ranks with the same place in their groups send to each other.
     """
     others, size = mesh.without(mesh.last), mesh.size_of(mesh.last)
     of_heads = cache(lambda heads, keys: across(with_heads(workload, heads, keys)))

@@ -104,7 +104,22 @@ def kernel(q: Tensor, k: Tensor, v: Tensor, *, limits: KernelLimits = LIMITS, **
 
 
 def chunks(q: Tensor, k: Tensor, limits: KernelLimits, *, masked: bool) -> int:
-    """The smallest number of chunks of the folded batch that are within ``limits``."""
+    """The smallest number of chunks of the folded batch that are within ``limits``.
+
+    Parameters
+    ----------
+    q, k : Tensor
+        (b, Z, S, D) and (b, Zkv, K, D).
+    limits
+        What a kernel takes at most.
+    masked : bool
+        Whether it is given a mask or a bias.
+
+    Returns
+    -------
+    int
+        1 or more.
+    """
     batch, heads, queries, head_dim = q.shape
     rows, keys = (_round_up(n, limits.length_multiple) for n in (queries, k.shape[2]))
     largest = heads * max(rows, keys) * _round_up(head_dim, limits.head_multiple)

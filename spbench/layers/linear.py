@@ -115,7 +115,24 @@ def empty_parameter(shape: tuple[int, ...], part: Shard | None, rank: int = 0) -
 
 
 def product(x: Tensor, weight: Tensor, bias: Tensor | None, inner: int) -> Tensor:
-    """(…, *in) times a weight (*out, *in), whose last ``inner`` dims are summed over."""
+    """(…, *in) times a weight (*out, *in), whose last ``inner`` dims are summed over.
+
+    Parameters
+    ----------
+    x : Tensor
+        (…, *in), in any order of its dims in memory, which the result keeps.
+    weight : Tensor
+        (*out, *in).
+    bias : Tensor, optional
+        (*out).
+    inner : int
+        How many dims ``in`` has.
+
+    Returns
+    -------
+    Tensor
+        (…, *out).
+    """
     out_shape = weight.shape[: weight.ndim - inner]
     matrix = weight.reshape(math.prod(out_shape), -1)
     vector = None if bias is None else bias.flatten()

@@ -25,7 +25,24 @@ def in_memory_order(function: Callable[[Tensor], Tensor], x: Tensor, features: i
 def split_in_memory_order(
     x: Tensor, widths: Sequence[int], dim: int, features: int = 1
 ) -> list[Tensor]:
-    """Stretches of ``x`` along a feature ``dim`` (negative); gradients join in memory's order."""
+    """Stretches of ``x`` along a feature ``dim`` (negative); gradients join in memory's order.
+
+    Parameters
+    ----------
+    x : Tensor
+        Of any order of dims in memory.
+    widths
+        Of the stretches, in order.
+    dim : int
+        The one that is split, negative.
+    features : int
+        How many dims, the last ones, lie last in memory.
+
+    Returns
+    -------
+    list of Tensor
+        Views of ``x``.
+    """
     order = memory_order(x, features)
     whole = permuted(x, order)
     parts = _Split.apply(whole, widths, dim) if is_on_gpu(x) else whole.split([*widths], dim)

@@ -33,7 +33,22 @@ def named_tensor(
     name: str, shape: tuple[int, ...], seed: int, device: torch.device = CPU
 ) -> Tensor:
     """Standard normal float32 numbers that depend on name, shape, seed and kind of device alone;
-    none on the device ``meta``."""
+    none on the device ``meta``.
+
+    Parameters
+    ----------
+    name, seed
+        What the numbers are drawn by: any other name gives others.
+    shape
+        Of the whole tensor.
+    device
+        Where it is made. A CPU and a GPU draw different numbers.
+
+    Returns
+    -------
+    Tensor
+        float32; empty on ``meta``.
+    """
     if device.type == "meta":
         return torch.empty(shape, device=device)
     generator = torch.Generator(device).manual_seed(zlib.crc32(f"{seed} {name}".encode()))
@@ -46,10 +61,23 @@ def load_weights(
 ) -> None:
     """Sets weights at the usual scale, biases and tables small but not zero, norms near one.
 
-    They are made on the device of each. ``sharpness`` multiplies the projections to q, k and v: at
-    8 and more, rows of scores differ by hundreds, and all scores of a row are hundreds below zero
-    or above, which a careless softmax, log-sum-exp or merge does not survive. ``key_heads``: of the
-    self-attentions, whose heads are those of queries, of keys and of values, one after another.
+    They are made on the device of each. Where ``sharpness`` is 8 and more, rows of scores differ by
+    hundreds, and all scores of a row are hundreds below zero or above, which a careless softmax,
+    log-sum-exp or merge does not survive.
+
+    Parameters
+    ----------
+    model
+        Its parameters are overwritten; of one that is cut, with this rank's part.
+    rank
+        This rank, among those that share samples.
+    seed
+        The same weights for the same seed, whatever the strategy.
+    sharpness
+        Factor on the projections to q, k and v; 1: as they are usual.
+    key_heads
+        Of the self-attentions: their projection has heads of queries, keys and values, in this
+        order.
     """
     for name, parameter in model.named_parameters():
         part = part_of(parameter)
@@ -161,7 +189,25 @@ def seeded(
 ) -> Inputs:
     """Inputs on ``device``, the same for any strategy; of those in ``cuts`` what ``rank`` holds.
 
-    ``samples``: those that are wanted of all; None: all.
+    Parameters
+    ----------
+    workload, seed
+        What the inputs are of, and what their numbers are drawn by.
+    device, dtype
+        Where they are made, and as what.
+    cuts
+        How the activation, text and pairs are cut, by name; whole where it has none.
+    condition_cuts
+        A condition for each: how it is cut; None: it is whole.
+    rank
+        Whose parts they are.
+    samples
+        Those that are wanted of all, as (first, count); None: all.
+
+    Returns
+    -------
+    Inputs
+        In shapes of what ``rank`` holds.
     """
     batch, hidden = workload.samples, workload.hidden
     axes, row = (batch, *workload.axes.values()), positions_of_a_row(workload)
@@ -216,6 +262,22 @@ def seeded_part(
     activation. The sharded axis is the outermost in memory. ``row``: positions of dim 1 that a
     piece has all of or none (``positions_of_a_row``), so that a strategy for which several axes
     are one gets the numbers of one for which they are not.
+
+    Parameters
+    ----------
+    name, shape, seed
+        Of the whole tensor.
+    device, dtype
+        Where the part is made, and as what.
+    held
+        The runs that the rank has along each dim; all of a dim that is not there.
+    row
+        Positions of dim 1 that a piece has all of or none.
+
+    Returns
+    -------
+    Tensor
+        The part, the first dim of ``held`` outermost in memory.
     """
     sizes, outermost = list(shape), next(iter(held), 0)
     for dim, runs in held.items():

@@ -15,13 +15,13 @@ from spbench.report import units
 from spbench.report.fit_width import Grid, by_panel
 from spbench.report.run_table import change_in_words, listed_changes, sentences, share_notes
 from spbench.report.strategy_table import (
-    COLUMNS,
     OF_STEPS,
     failures,
     gate_sentences,
     has_shares_alone,
     mark_notes,
     ranking_sentences,
+    rows_of,
 )
 from spbench.report.units import percent
 from spbench.results.provenance import Provenance, differences
@@ -126,10 +126,11 @@ def _exact(finding: Finding | None) -> str:
     if finding.verdict != "changed" or finding.ratio is None:
         after = finding.after if isinstance(finding.after, int | float) else None
         return units.mebibytes(after) if after is not None else finding.verdict
-    more = round(float(finding.after or 0) - float(finding.before or 0))
-    if not more:
-        return f"{_both(finding, units.mebibytes).split(' ')[0]} (other calls)"
-    return f"{_both(finding, units.mebibytes)} ({units.change(finding.ratio)}, {more:+,} B)"
+    before, after = float(finding.before or 0), float(finding.after or 0)
+    if not round(after - before):
+        return f"{units.mebibytes(after)} (other calls)"
+    more = f"{units.change(finding.ratio)}, {round(after - before):+,} B"
+    return f"{_both(finding, units.mebibytes)} ({more})"
 
 
 def _gate(status: Finding) -> str:
@@ -220,10 +221,8 @@ def strategies_part(lines: Sequence[Line]) -> list[list[str]]:
     """The strategies of a run side by side: a table a panel, and the sentences below it."""
     left_out = OF_STEPS if has_shares_alone(lines) else ()
     heads = [name for name in ALONE if name not in left_out]
-    cells = [[COLUMNS[name](line) for name in heads] for line in lines]
-    for line, row in zip(lines, cells, strict=True):
-        row[2] = row[2] if line.status == "ok" else line.status
-    tables = tables_by_panel(Grid(columns=heads, rows=cells), [line.panel for line in lines])
+    grid = Grid(columns=heads, rows=rows_of(lines, heads))
+    tables = tables_by_panel(grid, [line.panel for line in lines])
     remarks = [*ranking_sentences(lines), *failures(lines), *gate_sentences(lines)]
     remarks += mark_notes(lines)
     return [*tables, bullets(remarks), [FIGURES]]
@@ -231,16 +230,22 @@ def strategies_part(lines: Sequence[Line]) -> list[list[str]]:
 
 def _remarks(changes: Sequence[CaseChange]) -> list[str]:
     """What the cells of the cases that changed have no room for."""
-    of_cases = [finding for change in changes for finding in change.findings.values()]
-    in_cells = {("time", "slower"), ("memory", "changed")}
     return sentences(
         [
             finding
-            for finding in of_cases
-            if finding.verdict != "not comparable"
-            and (finding.metric, finding.verdict) not in in_cells
+            for change in changes
+            for finding in change.findings.values()
+            if not _is_told_elsewhere(finding)
         ]
     )
+
+
+def _is_told_elsewhere(finding: Finding) -> bool:
+    """Whether the banner says why there is no verdict, or a cell how much slower or larger."""
+    if finding.verdict == "not comparable":
+        return True
+    is_slower = finding.metric == "time" and finding.verdict == "slower"
+    return is_slower or (finding.metric == "memory" and finding.verdict == "changed")
 
 
 def _folded(changes: Sequence[CaseChange]) -> list[str]:
@@ -258,17 +263,15 @@ def _again(lines: Sequence[str]) -> list[str]:
 
 
 def _environment_sentences(judgement: Judgement, base: Provenance, head: Provenance) -> list[str]:
-    """The differences of the environments, and what was therefore not compared."""
+    """The differences of the environments, and what could not be compared, and why."""
+    differ = differences(base, head)
+    said = [f"**Environments differ**: {'; '.join(differ)}."] if differ else []
     unlike = [finding for finding in judgement.findings if finding.verdict == "not comparable"]
-    reasons = grouped(unlike, lambda finding: finding.reason)
-    apart = []
-    for reason, findings in reasons.items():
+    for reason, findings in grouped(unlike, lambda finding: finding.reason).items():
         metrics = " and ".join(dict.fromkeys(finding.what for finding in findings))
         cases = counted(len({finding.case for finding in findings}), "case")
-        apart.append(f"The {metrics} of {cases} cannot be compared: {reason}.")
-    differ = [word for word in differences(base, head) if word not in " ".join(apart)]
-    environments = [f"**Environments differ**: {'; '.join(differ)}."] if differ else []
-    return environments + apart
+        said.append(f"The {metrics} of {cases} cannot be compared: {reason}.")
+    return said
 
 
 def _origins(sides: dict[str, Provenance]) -> list[str]:

@@ -88,7 +88,7 @@ def show_errors(rows: Sequence[Row], summary: Row) -> None:
         [
             row["workload"],
             str(row["world_size"]),
-            row["strategy"] + " ~" * row["noisy"],
+            f"{row['strategy']} ~" if row["noisy"] else row["strategy"],
             units.milliseconds(row["measured_ms"]),
             units.milliseconds(row["projected_ms"]),
             span(row["low_ms"], row["high_ms"]),

@@ -34,21 +34,30 @@ def grid_of(findings: Sequence[Finding], before: str, after: str) -> tuple[Grid,
 
 def _cells(case: dict[Metric, Finding]) -> list[str]:
     status, time = case["status"], case.get("time")
-    memory, volume = (case.get(name) for name in ("memory", "volume"))
     shown = [units.BLANK] * 4
-    if time:
-        shown = [*map(_ms, (time.before, time.after), _noise(time)), *_change(time)]
-    if time and status.verdict in ("same", "fixed"):
-        verdict = time.verdict
-    else:
-        verdict = "failed" if status.verdict == "same" and status.after != "ok" else status.verdict
-        verdict = units.BLANK if verdict == "same" else verdict
-    return [*shown, verdict, _exact(memory), _exact(volume)]
+    if time is not None:
+        before, after = _noise(time)
+        change = _change(time.comparison) or units.BLANK
+        interval = _interval(time.comparison) or units.BLANK
+        shown = [_ms(time.before, before), _ms(time.after, after), change, interval]
+    verdict = _verdict(status, time)
+    return [*shown, verdict, _exact(case.get("memory")), _exact(case.get("volume"))]
+
+
+def _verdict(status: Finding, time: Finding | None) -> str:
+    """The verdict on a case's time, or how the case ended where that is what changed."""
+    if time is not None and status.verdict in ("same", "fixed"):
+        return time.verdict
+    if status.verdict != "same":
+        return status.verdict
+    return units.BLANK if status.after == "ok" else "failed"
 
 
 def _ms(value: float | str | None, noise: str = "") -> str:
-    ms = units.milliseconds(value if isinstance(value, float) else None)
-    return NOISY + ms if noise and ms != units.BLANK else ms
+    """Milliseconds, marked where noisy launches count; blank of a status."""
+    if not isinstance(value, float):
+        return units.BLANK
+    return f"{NOISY if noise else ''}{units.milliseconds(value)}"
 
 
 def _noise(finding: Finding) -> tuple[str, str]:
@@ -56,17 +65,19 @@ def _noise(finding: Finding) -> tuple[str, str]:
     return finding.comparison.noise if finding.comparison else ("", "")
 
 
-def _change(finding: Finding) -> list[str]:
-    """How much longer the case takes, and the interval; marked where noisy launches count."""
-    times = finding.comparison
+def _change(times: Comparison | None) -> str:
+    """How much longer the case takes, marked where noisy launches count; blank: not known."""
     if times is None or times.ratio is None:
-        return [units.BLANK] * 2
-    change = units.change(times.ratio)
-    if any(times.noise):  # an interval of noisy launches would claim more than they tell
-        return [f"{NOISY}{change}", units.BLANK]
-    if times.low is None or times.high is None:
-        return [change, units.BLANK]
-    return [change, units.changes(times.low, times.high)]
+        return ""
+    return f"{NOISY if any(times.noise) else ''}{units.change(times.ratio)}"
+
+
+def _interval(times: Comparison | None) -> str:
+    """The interval of the change; blank where there is none, or where noisy launches count: of
+    them it would claim more than they tell."""
+    if times is None or times.low is None or times.high is None or any(times.noise):
+        return ""
+    return units.changes(times.low, times.high)
 
 
 def change_in_words(finding: Finding) -> str:
@@ -74,10 +85,7 @@ def change_in_words(finding: Finding) -> str:
     times = finding.comparison
     if times is None or times.ratio is None:
         return units.BLANK
-    change, interval = _change(finding)
-    if interval == units.BLANK:
-        interval = "no interval"
-    return f"{change} ({interval}, {times.launches})"
+    return f"{_change(times)} ({_interval(times) or 'no interval'}, {times.launches})"
 
 
 def _exact(finding: Finding | None) -> str:
@@ -92,19 +100,34 @@ def _exact(finding: Finding | None) -> str:
 
 
 def sentences(findings: Sequence[Finding]) -> list[str]:
-    """Reasons, and bytes by phase: what the cells have no room for."""
-    several = len({finding.panel for finding in findings}) > 1
-    reasons: dict[str, dict[str, list[str]]] = {}
+    """Reasons, and bytes by phase: what the cells have no room for.
+
+    A reason that many cases share, another GPU say, is one sentence.
+    """
+    has_panels = len({finding.panel for finding in findings}) > 1
+    cases: dict[str, dict[str, list[str]]] = {}  # by reason and panel
     for finding in findings:
-        panel = f"{finding.panel}: " if several else ""
-        noise = [f"too many launches were disturbed: {cause}" for cause in _noise(finding) if cause]
-        disturbed = [cause for cause in noise[:1] if cause not in finding.reason]
-        for reason in filter(None, [explained(finding), *disturbed]):
-            reasons.setdefault(reason, {}).setdefault(panel, []).append(_case(finding))
-    note = [NOISY_NOTE] if any(any(_noise(finding)) for finding in findings) else []
-    # A reason that many cases share, another GPU say, is one sentence.
-    cases = {reason: [f"{p}{_listed(x)}" for p, x in by.items()] for reason, by in reasons.items()}
-    return [*(f"{_listed(them, '; ')}: {reason}" for reason, them in cases.items()), *note]
+        for reason in _reasons(finding):
+            cases.setdefault(reason, {}).setdefault(finding.panel, []).append(_case(finding))
+    said = []
+    for reason, by_panel in cases.items():
+        names = [
+            f"{panel}: {_listed(of_panel)}" if has_panels else _listed(of_panel)
+            for panel, of_panel in by_panel.items()
+        ]
+        said.append(f"{_listed(names, '; ')}: {reason}")
+    if any(any(_noise(finding)) for finding in findings):
+        said.append(NOISY_NOTE)
+    return said
+
+
+def _reasons(finding: Finding) -> list[str]:
+    """What explains the verdict, and what disturbed launches, where that is not it."""
+    reasons = [explained(finding)]
+    causes = [cause for cause in _noise(finding) if cause]
+    if causes and finding.comparison is not None and not finding.comparison.blames_launches:
+        reasons.append(f"too many launches were disturbed: {causes[0]}")
+    return [reason for reason in reasons if reason]
 
 
 def share_notes(findings: Sequence[Finding]) -> list[str]:
@@ -125,18 +148,23 @@ def explained(finding: Finding) -> str:
         return f"memory {finding.verdict}: {sizes} ({units.change(finding.ratio)}){why}"
     if finding.comparison is not None and finding.verdict == "slower":
         return f"{finding.what} slower: {_figures(finding, finding.comparison)}"
+    if not finding.reason:
+        return ""
     what = "" if finding.metric == "status" else f"{finding.what} "
-    how = on_processors(finding.comparison.processors) if finding.comparison else ""
-    more = f", {how}" if how and how not in finding.reason else ""
-    return f"{what}{finding.verdict}: {finding.reason}{more}" if finding.reason else ""
+    times = finding.comparison
+    if times is None or times.blames_processors:  # then the reason names their speed
+        return f"{what}{finding.verdict}: {finding.reason}"
+    how = on_processors(times.processors)
+    return f"{what}{finding.verdict}: {finding.reason}{f', {how}' if how else ''}"
 
 
 def _figures(finding: Finding, times: Comparison) -> str:
     """The time now and before, the change and its interval."""
     if times.low is None or times.high is None:
         return finding.reason
-    words = [*_change(finding), counted(times.launches, "launch"), on_processors(times.processors)]
-    return f"{_ms(finding.after)} ms, was {_ms(finding.before)} ({', '.join(filter(None, words))})"
+    launches, how = counted(times.launches, "launch"), on_processors(times.processors)
+    words = [word for word in (_change(times), _interval(times), launches, how) if word]
+    return f"{_ms(finding.after)} ms, was {_ms(finding.before)} ({', '.join(words)})"
 
 
 def headline(judgement: Judgement, *, strict: bool = False) -> str:

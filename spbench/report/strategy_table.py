@@ -13,7 +13,10 @@ NOISY = "~"
 STEPS = "#"  # marks the spread of the steps of a single launch
 STEPS_NOTE = f"{STEPS} one launch: tenth to ninetieth percentile of its steps, no interval"
 NOISY_NOTE = f"{NOISY} too few launches were undisturbed: the time is unreliable, and no evidence"
+TWO_LAUNCHES = "*"
+TWO_LAUNCHES_NOTE = f"{TWO_LAUNCHES} two launches: their range, not a confidence interval"
 ONE_LAUNCH = " (no confidence interval: one launch)"
+ONE_LAUNCH_EACH = " (no confidence interval: one launch each)"
 SHARES_UNRANKED = (
     "no strategy is ranked: shares of one GPU are what a rank computes, without the messages whose "
     "bytes are shown, so not a step; 'spbench project WORKLOAD --cluster NAME --share RUN' adds "
@@ -24,7 +27,8 @@ BELOW_0_NOTE = (
     f"{BELOW_0} silent steps took longer than real ones: what communication adds is not told apart "
     "from 0"
 )
-PROJECTED_NOTE = "^ projected, not measured: 90 % interval of the cost model"
+PROJECTED = "^"
+PROJECTED_NOTE = f"{PROJECTED} projected, not measured: 90 % interval of the cost model"
 
 
 def step_cell(line: Line) -> str:
@@ -39,16 +43,27 @@ def compute_cell(line: Line) -> str:
     return NOISY + shown if line.is_share and line.is_noisy and line.compute_ms else shown
 
 
+def interval_mark(line: Line) -> str:
+    """What the figures beside a step are, if not the 95 % interval: a star marks the range of two
+    launches, a sharp the spread of the steps of a single one, a hat what is projected."""
+    if line.step_ms is None or line.step_ms.is_interval:
+        return ""
+    if line.only_launch_ms is not None:
+        return STEPS
+    if line.kind == "projected":
+        return PROJECTED
+    return TWO_LAUNCHES if line.launches > 1 else ""
+
+
 def interval_cell(line: Line) -> str:
-    """The 95 % interval of the step; a star marks a range of two launches, a sharp the spread of
-    the steps of a single one, a hat what is projected."""
-    step, is_projected = line.step_ms, line.kind == "projected"
-    if line.only_launch_ms is not None and step is not None:
-        return f"{'..'.join(map(units.milliseconds, line.only_launch_ms))}{STEPS}"
-    if step is None or (line.launches < 2 and not is_projected):
+    """The 95 % interval of the step, or the range that its mark says; blank where there is none."""
+    step, mark = line.step_ms, interval_mark(line)
+    if step is None or not (step.is_interval or mark):
         return units.BLANK
-    mark = "" if step.is_interval else "^" if is_projected else "*"
-    return f"{units.milliseconds(step.low)}..{units.milliseconds(step.high)}{mark}"
+    low, high = step.low, step.high
+    if line.only_launch_ms is not None:
+        low, high = line.only_launch_ms
+    return f"{units.milliseconds(low)}..{units.milliseconds(high)}{mark}"
 
 
 def exposed_cell(line: Line) -> str:
@@ -105,7 +120,8 @@ COLUMNS: dict[str, Callable[[Line], str]] = {
     "grad MiB": lambda line: sent_cell(line, "gradients"),
     "gate error": gate_cell,
 }
-RATES = ("mfu", "GB/s")  # only where there is room and a figure
+RATES = {"mfu": "mfu", "GB/s": "exposed_gb_per_s"}
+"""Columns only where there is room and a line has a figure, and the fields that they show."""
 FULL = tuple(name for name in COLUMNS if name not in ("sent MiB", *RATES))
 COLUMN_SETS = (
     FULL,
@@ -130,20 +146,24 @@ def grids_of(lines: Sequence[Line]) -> list[Grid]:
     """Tables of ever fewer columns, a row for each line; bytes are what a rank sends in a step."""
     are_shares = has_shares_alone(lines)
     heads = [name for name in COLUMNS if not are_shares or name not in OF_STEPS]
-    rows = [[cells.get(name, units.BLANK) for name in heads] for cells in map(_cells, lines)]
-    whole = Grid(columns=heads, rows=rows)
+    whole = Grid(columns=heads, rows=rows_of(lines, heads))
     if are_shares:
         return [whole.without(*(set(heads) - set(names))) for names in SHARE_SETS]
-    # A rate has a column only where some line has a figure of it.
+    good = [line for line in lines if line.status == "ok"]
     measured = [
         name
-        for name in RATES
-        if any(_cells(line).get(name, units.BLANK) != units.BLANK for line in lines)
+        for name, field in RATES.items()
+        if any(getattr(line, field) is not None for line in good)
     ]
     return [
         whole.without(*(COLUMNS.keys() - set(shown)))
         for shown in ((*FULL, *measured), *COLUMN_SETS)
     ]
+
+
+def rows_of(lines: Sequence[Line], heads: Sequence[str]) -> list[list[str]]:
+    """The cells of each line below ``heads``; one without a figure has its status as its time."""
+    return [[cells.get(name, units.BLANK) for name in heads] for cells in map(_cells, lines)]
 
 
 def has_shares_alone(lines: Sequence[Line]) -> bool:
@@ -203,11 +223,13 @@ def ranking_in_words(ranked: Ranking) -> tuple[str, str]:
         return SHARES_UNRANKED, ""
     first, is_fastest = ranked.lowest, ranked.fastest is not None
     base = f" as {first.strategy}" if first and not is_fastest else ""
-    longer = [
-        f"{line.strategy} {_longer(line, line.to_fastest, base)}"
-        for line in ranked.others
-        if line.to_fastest
-    ]
+    compared = [(line, line.to_fastest) for line in ranked.others if line.to_fastest is not None]
+    singles = [line for line, times in compared if _is_of_one_launch(times)]
+    is_said_once = len(singles) > 1
+    longer = []
+    for line, times in compared:
+        one = ONE_LAUNCH if _is_of_one_launch(times) and not is_said_once else ""
+        longer.append(f"{line.strategy} {_longer(line, times, base)}{one}")
     if ranked.noisy:
         names = ", ".join(line.strategy for line in ranked.noisy)
         longer.append(f"too few launches of {names} were undisturbed")
@@ -219,45 +241,49 @@ def ranking_in_words(ranked: Ranking) -> tuple[str, str]:
     if first and is_fastest:
         by_model = " as projected" if first.kind == "projected" else ""
         how = f"{first.strategy} is fastest{by_model}; "
-    said = ", ".join(longer)
-    said_once = said.replace(ONE_LAUNCH, "") + ONE_LAUNCH.replace(")", " each)")
-    return how, said_once if said.count(ONE_LAUNCH) > 1 else said
+    return how, ", ".join(longer) + (ONE_LAUNCH_EACH if is_said_once else "")
 
 
-def _longer(line: Line, comparison: Comparison, base: str) -> str:
+def _is_of_one_launch(times: Comparison) -> bool:
+    """Whether there is a ratio, but of a single launch: it has no interval."""
+    return times.ratio is not None and times.launches == 1
+
+
+def _longer(line: Line, times: Comparison, base: str) -> str:
     """How many times as long as the lowest time, the interval, and whether that is significant.
 
     ``base`` names the strategy with the lowest time where it is not shown to be fastest.
     """
-    if comparison.ratio is None:
-        return f"is not comparable ({comparison.reason})"
-    how = f" {on_processors(comparison.processors)}".rstrip()
-    takes = f"takes {comparison.ratio:.2f}x as long{base}{how}"
-    if comparison.launches == 0:
+    if times.ratio is None:
+        return f"is not comparable ({times.reason})"
+    how = on_processors(times.processors)
+    takes = f"takes {times.ratio:.2f}x as long{base}{f' {how}' if how else ''}"
+    if times.launches == 0:
         share = line.slower_share
-        draws = "" if share is None else f", slower in {share:.0%} of draws".replace("%", " %")
+        draws = "" if share is None else f", slower in {100 * share:.0f} % of draws"
         return f"{takes} (projected{draws})"
-    if comparison.launches == 1:
-        return takes + ONE_LAUNCH
-    notes = [] if comparison.low is None else [f"{comparison.low:.2f} to {comparison.high:.2f}"]
-    if comparison.verdict == "same":
+    if times.launches == 1:
+        return takes
+    notes = [] if times.low is None else [f"{times.low:.2f} to {times.high:.2f}"]
+    if times.verdict == "same":
         notes.append("the same within the margin")
-    elif comparison.verdict == "inconclusive":
-        needs = comparison.needs
-        would = f", about {counted(needs, 'launch')} would show one" if needs else ""
+    elif times.verdict == "inconclusive":
+        would = f", about {counted(times.needs, 'launch')} would show one" if times.needs else ""
         notes.append(f"no significant difference{would}")
     return f"{takes} ({'; '.join(notes)})"
 
 
 def mark_notes(lines: Sequence[Line], lacks: Sequence[str] = ()) -> list[str]:
     """What the marks beside figures mean, of those that occur in columns that are shown."""
-    marks = {interval_cell(line)[-1] for line in lines if "95 %" not in lacks}
-    marks |= {NOISY} if any(line.is_noisy for line in lines) else set()
-    is_below = "exposed ms" not in lacks and any(map(_is_below_0, lines))
-    marks |= {BELOW_0} if is_below else set()
-    notes = {"*": "* two launches: their range, not a confidence interval"}
-    notes |= {STEPS: STEPS_NOTE, "^": PROJECTED_NOTE, NOISY: NOISY_NOTE, BELOW_0: BELOW_0_NOTE}
-    return [note for mark, note in notes.items() if mark in marks]
+    occur = {
+        TWO_LAUNCHES_NOTE: any(interval_mark(line) == TWO_LAUNCHES for line in lines),
+        STEPS_NOTE: any(interval_mark(line) == STEPS for line in lines),
+        PROJECTED_NOTE: any(interval_mark(line) == PROJECTED for line in lines),
+    }
+    occur = {note: occurs and "95 %" not in lacks for note, occurs in occur.items()}
+    occur[NOISY_NOTE] = any(line.is_noisy for line in lines)
+    occur[BELOW_0_NOTE] = "exposed ms" not in lacks and any(map(_is_below_0, lines))
+    return [note for note, occurs in occur.items() if occurs]
 
 
 def show_comparison(lines: Sequence[Line], remarks: Sequence[str] = ()) -> None:

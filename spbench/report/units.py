@@ -54,13 +54,18 @@ def is_change(ratio: float) -> bool:
 
 def change(value: float) -> str:
     """A ratio as a difference: 1.034 is +3.4 %."""
-    percent = (value - 1) * 100 if is_change(value) else 0.0  # no -0.0
-    return f"{percent:+,.1f} %" if abs(percent) < 99.95 else f"{percent:+,.0f} %"
+    return f"{_percent_more(value)} %"
 
 
 def changes(low: float, high: float) -> str:
     """An interval of ratios as differences: -1.2..+3.4 %."""
-    return f"{change(low).removesuffix(' %')}..{change(high)}"
+    return f"{_percent_more(low)}..{change(high)}"
+
+
+def _percent_more(ratio: float) -> str:
+    """+3.4 of 1.034; of what is no change +0.0, and never -0.0."""
+    percent = (ratio - 1) * 100 if is_change(ratio) else 0.0
+    return f"{percent:+,.1f}" if abs(percent) < 99.95 else f"{percent:+,.0f}"
 
 
 def percent(share: float) -> str:

@@ -33,8 +33,11 @@ def read_run(folder: Path) -> dict[str, Any]:
     ``cases`` are objects with at least their key and launch, ``history`` is a list of command
     lines, ``argv`` one of them, and ``reference`` a name; each may be missing.
     """
+    file = folder / "run.json"
     try:
-        return dict(_facts_of((folder / "run.json").read_text(encoding="utf-8")))
+        stat = file.stat()
+        version = stat.st_ino, stat.st_size, stat.st_mtime_ns
+        return dict(_facts_of(file.resolve(), version))
     except (OSError, ValueError, RecursionError):
         return {}
 
@@ -51,9 +54,12 @@ def is_damaged(folder: Path) -> bool:
 
 
 @lru_cache(maxsize=1)
-def _facts_of(text: str) -> dict[str, Any]:
-    """The facts in a text, which a command asks for several times."""
-    facts = json.loads(text)
+def _facts_of(file: Path, _version: tuple[int, int, int]) -> dict[str, Any]:
+    """The facts in a file, which a command asks for several times and reads once.
+
+    ``_version`` differs after each writing, since a run replaces the file: inode, size and time.
+    """
+    facts = json.loads(file.read_text(encoding="utf-8"))
     if not isinstance(facts, dict):
         return {}
     return {name: _sound(name, value) for name, value in facts.items() if _fits(name, value)}

@@ -125,7 +125,26 @@ def lanes(
 ) -> list[Lane]:
     """A lane for each strategy, in this mesh. Imports torch.
 
-    Raises UnknownStrategyError for an unknown option, and for one that names an unknown axis.
+    Parameters
+    ----------
+    workload
+        The workload, with the axes of its file.
+    strategies
+        Names with options.
+    ranks
+        Their number, for all of the strategies.
+    mesh
+        Groups of ranks around the strategy, as for branches of guidance.
+
+    Returns
+    -------
+    list of Lane
+        One for each strategy, in order; one that cannot run says why.
+
+    Raises
+    ------
+    UnknownStrategyError
+        For an unknown option, and for one that names an unknown axis.
     """
     loaded = {mesh.beside(name): in_mesh(name, mesh) for name in strategies}
     for name, strategy in loaded.items():

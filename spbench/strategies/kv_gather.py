@@ -105,6 +105,25 @@ def seen(
 
     Under a causal mask a rank's own come first, while the others' are under way; then what lies
     before each of its runs, in order of positions.
+
+    Parameters
+    ----------
+    mine
+        This rank's own keys and values, packed (S/N, 2, b, Z, D).
+    gathered
+        Waits for those of all ranks, packed, in rank order.
+    keys
+        Which positions each rank holds.
+    rank
+        This one.
+    causal
+        Whether a query sees no later key.
+
+    Returns
+    -------
+    Iterator
+        The first query that sees the block, the block's runs of positions, the block, and whether
+        its queries are its own, on the diagonal.
     """
     if not causal:
         yield 0, [(0, keys.length)], gathered(), False

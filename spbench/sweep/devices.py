@@ -92,7 +92,24 @@ def no_gpu_here() -> str:
 
 
 def why_not_here(ranks: int, device: Device, *, share: bool = False, nodes: int = 1) -> str | None:
-    """Why ``nodes`` machines like this one cannot start so many ranks, and what would work."""
+    """Why ``nodes`` machines like this one cannot start so many ranks, and what would work.
+
+    Parameters
+    ----------
+    ranks
+        Of one launch.
+    device
+        cpu or cuda.
+    share
+        Whether one process stands for all ranks.
+    nodes
+        Machines like this one.
+
+    Returns
+    -------
+    str or None
+        A sentence with numbers that would work; None: they can start.
+    """
     started = joined_ranks()
     if started is not None:
         others = f"this process is one of {started} ranks that were started"

@@ -89,9 +89,28 @@ def every(
 def from_sweep_file(
     name: str, device: Device, *, small: bool = False, ranks: Sequence[int] = ()
 ) -> Request:
-    """The request of a sweep in the catalogue or in a file. Raises Failure for a mistake in it.
+    """The request of a sweep in the catalogue or in a file.
 
-    ``small``: with small forms of its workloads; ``ranks``: its cells on so many alone, if any.
+    Parameters
+    ----------
+    name
+        Of a sweep in the catalogue, or the path of a file.
+    device
+        What its cases run on.
+    small
+        Whether its workloads are taken in their small forms.
+    ranks
+        Only cells on so many ranks; none: all cells.
+
+    Returns
+    -------
+    Request
+        With all that the file says.
+
+    Raises
+    ------
+    Failure
+        For a mistake in the file, and for ranks that it has no cells on.
     """
     sweep = load_sweep(name, _named_with_options, small=small)
     offered = sorted({asked.ranks for asked in sweep.combinations})

@@ -86,7 +86,22 @@ cannot tell as a number; or a peak that is not known."""
 def as_asked(
     request: Request, cells: Sequence[Cell], folder: Path, placements: Sequence[str]
 ) -> dict[str, Any]:
-    """What run.json keeps of the command; ``placements``: the nodes of each number of ranks."""
+    """What run.json keeps of the command.
+
+    Parameters
+    ----------
+    request, cells
+        What was asked for, and each cell of it.
+    folder
+        Of the run, whose run.json may name a reference already.
+    placements
+        A line for each number of ranks: which nodes have them; none on one machine.
+
+    Returns
+    -------
+    dict
+        Fields of run.json.
+    """
     limits = {name: s if s < math.inf else None for name, s in vars(request.deadlines).items()}
     return {
         "argv": sys.argv,

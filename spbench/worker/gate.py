@@ -106,8 +106,26 @@ def run_gate(
     *,
     with_silent: bool = False,
 ) -> GateResult:
-    """Compare this rank's part of a step with one device's. Every rank must call it.
-    ``with_silent``: whether a silent step is run as well."""
+    """Compares this rank's part of a step with one device's. Every rank must call it.
+
+    Parameters
+    ----------
+    plan
+        What is proved; bound anew where the reference is of a reduced workload.
+    transports, device
+        How this rank sends, and where it computes.
+    reference
+        One device's answer.
+    observer
+        Learns of the steps.
+    with_silent
+        Whether a silent step is run as well.
+
+    Returns
+    -------
+    GateResult
+        This rank's errors and bytes.
+    """
     result = _compare(plan, transports, device, reference, observer, with_silent)
     if (twin := reference.float32_twin) is None:
         return result

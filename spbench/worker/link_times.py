@@ -43,7 +43,22 @@ def time_alone(
 ) -> LinkTimes:
     """This rank's times of all transfers, kernels and steps, one after another, in phases. Steps
     with their messages are timed on the CPU of one node alone: behind a long wait for a slow wire
-    computing takes longer, and behind a faster one's it does not."""
+    computing takes longer, and behind a faster one's it does not.
+
+    Parameters
+    ----------
+    transfers, kernels, steps
+        What to time, in this order.
+    group, observer
+        The ranks, and this one's instruments.
+    is_one_node
+        Whether all ranks are on one machine: only there steps are timed with their messages.
+
+    Returns
+    -------
+    LinkTimes
+        Milliseconds of transfers, seconds of kernels and steps, of this rank.
+    """
     now_s = observer.times.now_s
     even_s = even_clock(group, now_s) if kernels else now_s
     watch = Stopwatch(group=group, now_s=now_s)
@@ -70,7 +85,24 @@ def time_alone(
 
 
 def timed(transfer: TimedTransfer, group: Group, watch: Stopwatch, most: int = MOST) -> LinkTiming:
-    """Counted and warmed up first, then repeated as often as the cap allows, up to ``most``."""
+    """Counted and warmed up first, then repeated as often as the cap allows, up to ``most``.
+
+    Parameters
+    ----------
+    transfer
+        The collective and its sizes; with a kernel between, what it adds to that.
+    group
+        The ranks, all of which call.
+    watch
+        The clock.
+    most
+        Repeats at most.
+
+    Returns
+    -------
+    LinkTiming
+        Bytes of one repeat, counted by the transport, and milliseconds of each.
+    """
     transports = group.transports
     transport = transports.gradients if transfer.gradients else transports.strategy
     start = started(transfer, transport, group.device)

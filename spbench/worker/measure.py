@@ -31,8 +31,24 @@ from spbench.workload.traffic import by_axis, by_call, by_op, by_phase
 def measure(
     case: Case, plan: Plan, group: Group, observer: Observer, expected: Expected | None = None
 ) -> dict[str, Any]:
-    """Fields of the rank's Sample, but for those that are in ``observer.times``. ``expected``: one
-    device's step of the same workload, if there is one."""
+    """Memory and bytes, warm-up, timed and silent steps of one rank.
+
+    Parameters
+    ----------
+    case
+        Its seed and its budget count here.
+    plan
+        What runs.
+    group, observer
+        The ranks, and this one's instruments.
+    expected
+        One device's step of the same workload; None where none could run it whole.
+
+    Returns
+    -------
+    dict
+        Fields of the rank's Sample, but for those that are in ``observer.times``.
+    """
     if group.device.type == "cuda":
         torch.cuda.empty_cache()  # what the gate left behind is not the step's
     with observer.phase("memory"):

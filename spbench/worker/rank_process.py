@@ -96,8 +96,27 @@ def connect(
 ) -> Group:
     """The group of this job, on this rank's device, in the job's environment.
 
-    ``patience_s``: for one transfer. Where a parent watches it need not be short: the parent's
-    deadlines come first, and it can tell who hangs.
+    Parameters
+    ----------
+    job
+        Its device, environment and deadlines.
+    heartbeat
+        Shows each transfer.
+    patience_s
+        Seconds for one transfer. Where a parent watches it need not be short: the parent's
+        deadlines come first, and it can tell who hangs.
+    meeting
+        The file where ranks of one machine meet; None: at MASTER_ADDR.
+
+    Returns
+    -------
+    Group
+        Warmed up; of a share without any other rank.
+
+    Raises
+    ------
+    Failure
+        Where no GPU can be this rank's.
     """
     local_rank = int(os.environ.get("LOCAL_RANK", "0"))
     local_ranks = int(os.environ.get("LOCAL_WORLD_SIZE", "1"))
@@ -138,7 +157,22 @@ def device_index(local_rank: int, visible: int) -> int:
 
 
 def work(job: Job, group: Group, observer: Observer, folder: Path) -> str:
-    """Does what the job asks of this rank, and returns what its file in ``folder`` will hold."""
+    """Does what the job asks of this rank.
+
+    Parameters
+    ----------
+    job
+        What is asked: a case, exchanges, times of transfers and kernels, or checks.
+    group, observer
+        The ranks, and this one's instruments.
+    folder
+        Of the launch; checks are written there as they are made.
+
+    Returns
+    -------
+    str
+        What the rank's file will hold, as JSON.
+    """
     with fastest_kernels(group.device):
         if job.case is not None:
             return run_case(job.case, group, observer, job.environment).model_dump_json()

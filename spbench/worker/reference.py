@@ -99,7 +99,26 @@ def one_device(
     sharpness: float = 1.0,
     observer: Observer | None = None,
 ) -> Reference:
-    """Runs the whole workload on ``device`` alone, a second time where finer is exact."""
+    """Runs the whole workload on ``device`` alone, a second time where finer is exact.
+
+    Parameters
+    ----------
+    workload
+        What is computed, whole.
+    device
+        Where.
+    seed
+        Of weights and inputs: ranks take the same.
+    sharpness
+        Factor on the projections to q, k and v.
+    observer
+        Learns of the steps; None: nobody does.
+
+    Returns
+    -------
+    Reference
+        With every tensor whole, on ``device``.
+    """
     observer = observer or Observer()
     # 16 bits are held against float32, sharp float32 against float64; all else against itself.
     finer = (FINER_WHERE_SHARP if sharpness > 1.0 else FINER).get(workload.dtype)
@@ -252,8 +271,22 @@ def updated_weights(
 ) -> dict[str, Tensor]:
     """This rank's weights by name, after two further steps that change them.
 
-    Nothing without an optimizer. ``exact`` has one device's gradients: they set the optimizer's
-    eps, so that what is only rounding hardly moves a weight.
+    Parameters
+    ----------
+    step
+        This rank's; its weights are moved.
+    rounded_to
+        The dtype that inputs are rounded to.
+    exact
+        One device's tensors. Its gradients set the optimizer's eps, so that what is only rounding
+        hardly moves a weight.
+    observer
+        Times the steps.
+
+    Returns
+    -------
+    dict
+        The weights by name; none without an optimizer.
     """
     if step.optimizer is None:
         return {}

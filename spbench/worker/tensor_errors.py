@@ -107,6 +107,20 @@ def relative_error(got: Tensor, wanted: Tensor, whole: Tensor, floor: float = 0.
 
     Shapes that differ are infinitely wrong, and so is anything but zero where all is zero,
     or, with a ``floor``, what is not small beside that.
+
+    Parameters
+    ----------
+    got, wanted : Tensor
+        What this rank has, and what it should have.
+    whole : Tensor
+        The tensor that ``wanted`` is a part of.
+    floor : float
+        A size below which ``whole`` is taken to be nothing but rounding.
+
+    Returns
+    -------
+    float
+        0 or more; infinite as said above.
     """
     if got.shape != wanted.shape:
         return math.inf

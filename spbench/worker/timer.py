@@ -97,7 +97,26 @@ def even_clock(group: Group, now_s: Clock) -> Clock:
 def seconds_of(
     call: Call, group: Group, now_s: Clock, block_s: float | None = None, *, waits: bool = True
 ) -> float:
-    """Seconds of one call, over a block of ``block_s``; without ``waits`` of the host alone."""
+    """Seconds of one call, the mean of a block of calls.
+
+    Parameters
+    ----------
+    call
+        What is timed; all ranks call with the same.
+    group
+        The ranks, which agree on how often it is called.
+    now_s
+        The clock, in seconds.
+    block_s
+        Seconds of a block; None: as the device needs.
+    waits
+        Whether the device is waited for; else it is the time of the host alone.
+
+    Returns
+    -------
+    float
+        Seconds of one call.
+    """
 
     def block(calls: int) -> float:
         start = now_s()

@@ -148,8 +148,19 @@ def why_silent_differs(
 ) -> str:
     """The reason why a silent step is not the same work as a real one; blank if it is.
 
-    ``more_bytes``: what it writes beyond a real step, with all copies; ``unsent_bytes``: what it
-    does not send; ``less_bytes`` and ``beyond_bytes``: what it computes less, or more, than that.
+    Parameters
+    ----------
+    more_bytes
+        What it writes beyond a real step, with all copies.
+    unsent_bytes
+        What it does not send.
+    less_bytes, beyond_bytes
+        What it computes less, or more, than a real step.
+
+    Returns
+    -------
+    str
+        A sentence; blank if the step is the same work.
     """
     for of_bytes, word in ((less_bytes, "less"), (beyond_bytes, "more")):
         if of_bytes > NUMBERS_BYTES:

@@ -71,7 +71,8 @@ def about_run(run: Run, *, has_projected: bool = True) -> str:
         parts.append(f"{noisy} of {counted(len(frame), 'launch')} noisy")
     # Cases that stand side by side: the fastest processor over the slowest.
     speeds = frame.groupby([*PANEL, "world_size", "strategy"], sort=False)["cpu_gflop_per_s"].mean()
-    apart = speeds.groupby(level=[*PANEL, "world_size"]).agg(lambda x: x.max() / x.min()).max()
+    beside = speeds.groupby(level=[*PANEL, "world_size"])
+    apart = (beside.max() / beside.min()).max()
     if apart > 1 + SPEEDS_ALIKE:
         parts.append(f"processors up to {apart:.2f}x apart in speed")
     if (frame["effort"] == "quick").any():
