@@ -99,7 +99,7 @@ def test_no_culprit_is_more_than_the_whole(
     assert f"| {culprit}" in block(split(exposed_ms, head(1.1, **more)))
 
 
-def test_a_share_of_one_gpu_is_no_step_in_a_verdict() -> None:
+def test_a_share_of_one_gpu_is_no_step_in_a_verdict(golden: Golden) -> None:
     """What changed is the share's computation, and the block says that it is no step."""
     share = {"kind": "one_gpu_share"}
     base = [replace(one, **share, compute_ms=one.step_ms, step_ms=None) for one in side("a")]
@@ -108,26 +108,26 @@ def test_a_share_of_one_gpu_is_no_step_in_a_verdict() -> None:
     (time,) = [finding for finding in findings if finding.metric == "time"]
     assert (time.verdict, time.is_share, time.what) == ("slower", True, "compute share")
     text = markdown.document(changes_part(judged(findings, USUAL)))
-    assert "without messages; they are no steps" in text
-    assert headline(judged(findings, USUAL)) == "failed: dsp on 2 ranks (compute share +10.0 %)"
-    assert "compute share slower: 110 ms, was 100 (" in sentences(findings)[0]
+    golden(text)
+    golden(headline(judged(findings, USUAL)), "headline")
+    golden(sentences(findings)[0], "sentence")
     assert share_notes(findings_of(side("a"), head(1.1))) == []
 
 
-def test_an_allocator_that_is_out_of_memory_is_a_culprit() -> None:
+def test_an_allocator_that_is_out_of_memory_is_a_culprit(golden: Golden) -> None:
     """Whatever the split of the step says."""
     after = split(20.0, head(1.1, alloc_retries=12))
     status, time, *_ = findings_of(split(20.0, side("a", alloc_retries=0)), after)
     assert (status.verdict, time.verdict) == ("same", "slower")
-    assert time.culprit == "memory: the allocator emptied its cache 12 times more in a launch"
+    golden(time.culprit)
 
 
-def test_changed_cases_come_first_and_the_others_are_folded() -> None:
+def test_changed_cases_come_first_and_the_others_are_folded(golden: Golden) -> None:
     """A case that is the same stands in a part that opens when it is clicked."""
     same = side("b", strategy="rsa")
     was = [*side("a", strategy="rsa"), *side("a")]
     text = block([*same, *side("b", 1.1)], before=was)
-    assert "2 cases: 1 slower, 1 same" in text
+    golden(text)
     shown, _, folded = text.partition("<details><summary>1 case without a change</summary>")
     assert "| dsp |" in shown and "| rsa |" not in shown and "| rsa |" in folded
 
@@ -138,7 +138,7 @@ def test_other_environments_have_a_banner(golden: Golden) -> None:
     other = head(1.1, gpu="another GPU", **fault)
     golden(block(other, code=CANNOT_JUDGE))
     shown = block(other, "--allow-mismatch")
-    assert "$ spbench compare before after --allow-mismatch" in shown.splitlines()
+    golden(shown.splitlines()[-2], "with the switch")
 
 
 def test_an_improvement_and_a_wrong_result_are_headlines_too(golden: Golden) -> None:
@@ -164,18 +164,18 @@ def test_a_time_that_is_open_is_no_headline_without_a_change(golden: Golden) -> 
     golden(block(head(1.0)).splitlines()[0], "the same")
 
 
-def test_the_commands_that_repeat_it_have_the_flags_that_judged_it() -> None:
+def test_the_commands_that_repeat_it_have_the_flags_that_judged_it(golden: Golden) -> None:
     """Margins, metrics and the folder of the baselines, for a reader who has only the block."""
     last = block(head(1.1), "--margin", "5%").splitlines()[-2]
-    assert last == "$ spbench compare before after --margin 5%"
+    golden(last)
     assert spbench("baseline", "set", "main", "before", "--baselines", "b").exit_code == DONE
     words = ("check", "--baseline", "main", "after", "--max-slowdown", "0.02", "--baselines", "b")
     assert spbench(*words, "--markdown", "m.md").exit_code == REGRESSION
     last = Path("m.md").read_text().splitlines()[-2]
-    assert last == "$ spbench check --baseline main after --max-slowdown 2% --baselines b"
+    golden(last, "check")
 
 
-def test_what_a_check_does_not_judge_is_said_in_its_markdown() -> None:
+def test_what_a_check_does_not_judge_is_said_in_its_markdown(golden: Golden) -> None:
     """Metrics that were left out, cases that are open, new, or without a gate."""
     kept("before", side("a"), side("a", strategy="rsa"))
     assert spbench("baseline", "set", "main", "before").exit_code == DONE
@@ -185,10 +185,6 @@ def test_what_a_check_does_not_judge_is_said_in_its_markdown() -> None:
     assert spbench(*words).exit_code == REGRESSION
     text = Path("m.md").read_text()
     _, _, left = text.partition("**Not judged**")
-    assert "- rsa on 2 ranks: its time is inconclusive, for the reason below the table" in left
-    assert "- rsa on 2 ranks: time inconclusive: 5 launches of each" in text
-    assert "- ulysses on 2 ranks: there is nothing to compare it with" in left
-    assert "- memory, volume: left out by --metrics" in left
-    assert "- dsp, rsa, ulysses: the gate was not run" in left
-    assert "margins of 3 % for time and 1 % for memory" in text
+    assert "ulysses" in left
+    golden(text)
     assert SENT["gpu"] in text

@@ -87,17 +87,15 @@ def test_lanes_add_up(name: str, ranks: int) -> None:
         assert drawn.why_not == loaded.declines(given, ranks)
         work = loaded.flattened(given)
         if drawn.why_not is None:
-            traffic = loaded.on(work, ranks).traffic
+            plan = loaded.on(work, ranks)
+            traffic = plan.traffic
             busiest = max(
                 sum(one.sent[rank] for one in traffic if one.phase == "forward")
                 for rank in range(ranks)
             )
             assert sum(leg.total_bytes for leg in drawn.legs) == busiest
             assert drawn.step_bytes == by_busiest(traffic)
-            sharded = [
-                axis * (not loaded.on(work, ranks).holds_whole)
-                for axis in loaded.on(work, ranks).layout
-            ]
+            sharded = ["" if plan.holds_whole else axis for axis in plan.layout]
             assert [leg.axis for leg in drawn.legs] == sharded
 
 

@@ -101,7 +101,7 @@ def test_a_dry_run_without_what_recomputation_sends(
         return right(self, workload.model_copy(update={"checkpointing": "none"}), **how)
 
     monkeypatch.setattr(DryRun, "__call__", forgetful)
-    with pytest.raises(Failure, match=r"^the dry run of rank 0 sends .* in backward, predicted "):
+    with pytest.raises(Failure, match=r"rank 0 sends .* backward,"):
         work(shape, load(strategy), RANKS, 0, device="cpu")
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
+from helpers.complaints import DIFFERS
 from helpers.examples import ALL
 from helpers.gate_on_threads import prove, why_wrong
 
@@ -70,7 +71,7 @@ def test_joint_attention_to_a_rank_s_own_positions(monkeypatch: pytest.MonkeyPat
         return attend_whole(q, k, v, scores)
 
     monkeypatch.setattr(DSPPlan, "attend", wrong)
-    assert "differs from one device" in complaint("ring")
+    assert DIFFERS in complaint("ring")
 
 
 def test_an_exchange_that_is_not_the_predicted(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,6 +6,7 @@ from dataclasses import replace
 from typing import Any
 
 import pytest
+from helpers.complaints import DIFFERS
 from helpers.examples import ALL
 from helpers.gate_on_threads import prove, why_wrong
 from torch import nn
@@ -187,7 +188,7 @@ def test_a_part_that_is_not_merged(monkeypatch: pytest.MonkeyPatch) -> None:
         return total if part.out.shape[2] < 10 else merge(total, part)
 
     monkeypatch.setattr(blockwise, "merge", wrong)
-    assert "differs from one device" in complaint("attention-2d")
+    assert DIFFERS in complaint("attention-2d")
 
 
 def test_queries_without_the_keys_before_them(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -199,14 +200,14 @@ def test_queries_without_the_keys_before_them(monkeypatch: pytest.MonkeyPatch) -
         return [x for x in right(queries, keys, causal) if x[2] or x[1][0] == 0]
 
     monkeypatch.setattr(blockwise, "tiles", wrong)
-    assert "differs from one device" in complaint("attention-2d")
+    assert DIFFERS in complaint("attention-2d")
 
 
 def test_positions_left_in_rank_order(monkeypatch: pytest.MonkeyPatch) -> None:
     """A grid that takes zigzag queries and keys as they come: right shapes, other scores."""
     monkeypatch.setattr(blockwise, "by_position", lambda x, *_: x)
     monkeypatch.setattr(blockwise, "by_rank", lambda x, *_: x)
-    assert "differs from one device" in complaint("attention-2d")
+    assert DIFFERS in complaint("attention-2d")
 
 
 def test_positions_of_another_group(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -219,7 +220,7 @@ def test_positions_of_another_group(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(Shard, "joined", wrong)
     work = CAUSAL_GROUPS.model_copy(update={"axes": {"space": 32}})
-    assert "differs from one device" in why_wrong(prove(work, load("usp:ulysses=2"), 8))
+    assert DIFFERS in why_wrong(prove(work, load("usp:ulysses=2"), 8))
 
 
 def test_bytes_over_another_axis(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -232,7 +233,7 @@ def test_bytes_over_another_axis(monkeypatch: pytest.MonkeyPatch) -> None:
         return part
 
     monkeypatch.setattr(Transport, "along", wrong)
-    assert " bytes in backward over heads, predicted" in complaint("usp:ulysses=2")
+    assert "backward over heads" in complaint("usp:ulysses=2")
 
 
 @pytest.mark.parametrize("wrong", [("tp",), ("ring", "tp"), ()])
@@ -246,7 +247,7 @@ def test_gradients_of_cut_weights_over_other_ranks(
         return wrong if part_of(parameter) else right(parameter, mesh, holds_whole)
 
     monkeypatch.setattr(timed_step, "summed_over", other)
-    assert "differs from one device" in complaint("megatron-sp:tp=2:across=ring")
+    assert DIFFERS in complaint("megatron-sp:tp=2:across=ring")
 
 
 def test_bytes_in_groups_that_cut_weights() -> None:

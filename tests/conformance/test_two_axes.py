@@ -8,6 +8,7 @@ from itertools import permutations, product
 from typing import Any
 
 import pytest
+from helpers.complaints import DIFFERS
 from helpers.examples import ALL
 from helpers.gate_on_threads import prove, why_wrong
 from helpers.plan_check import why_not_cheapest
@@ -135,7 +136,7 @@ def test_a_cut_is_that_of_other_ranks(
         return Shard(cut.dim, cut.runs[::outer], beside)
 
     monkeypatch.setattr(TwoAxes, "_shard", wrong)
-    assert "differs from one device" in complaint()
+    assert DIFFERS in complaint()
 
 
 def test_switches_predicted_over_all_ranks(monkeypatch: pytest.MonkeyPatch) -> None:
