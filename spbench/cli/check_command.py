@@ -17,14 +17,8 @@ from spbench.analysis.power import MOST_OF_CHECK, DetectableSlowdown, hardest_ca
 from spbench.analysis.verdict import LAUNCHES, MAX_SLOWDOWN
 from spbench.cli import options
 from spbench.cli.help import HelpPage
-from spbench.cli.options import Count
-from spbench.cli.selection import (
-    SELECTING,
-    refuse_flags,
-    repeated_flags,
-    request_of,
-    selection_options,
-)
+from spbench.cli.options import Count, refuse_flags, repeated_flags
+from spbench.cli.selection import SELECTING, request_of, selection_options
 from spbench.errors import REGRESSION, UNFIT, Failure, ResultsError
 from spbench.launch.launcher import Deadlines
 from spbench.regression.base_and_head import Checked, CheckOptions

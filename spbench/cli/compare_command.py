@@ -18,7 +18,7 @@ from spbench.analysis.launches import cases_of
 from spbench.analysis.verdict import judged
 from spbench.cli import help, options
 from spbench.cli.help import HelpPage
-from spbench.cli.selection import repeated_flags
+from spbench.cli.options import repeated_flags
 from spbench.errors import CANNOT_JUDGE, DONE, Failure, writing
 from spbench.report.markdown import block_of_changes, block_of_run, changes_in_words
 from spbench.report.run_table import show_findings, show_histories

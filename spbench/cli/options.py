@@ -1,4 +1,4 @@
-"""Types of values on the command line: counts, durations, percentages, meshes."""
+"""Types of values on the command line: counts, durations, percentages, meshes; flags as given."""
 
 from __future__ import annotations
 
@@ -10,8 +10,10 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+from click.core import ParameterSource
 
 from spbench.cli import help
+from spbench.errors import Failure
 from spbench.results.baselines import BASELINES
 from spbench.strategies.registry import broken_plug_ins, expand_names
 from spbench.workload.mesh import CFG, CaseMesh
@@ -220,3 +222,30 @@ share_option = click.option(
     metavar="RUN",
     help="A run of 'spbench run --share': what a rank computes is as measured there.",
 )
+
+
+def refuse_flags(ctx: click.Context, names: Sequence[str], why: str) -> None:
+    """Raises Failure for a parameter that was given, by a flag or by its variable."""
+    for param in ctx.command.params:
+        name = param.name or ""
+        if name not in names:
+            continue
+        match ctx.get_parameter_source(name):
+            case ParameterSource.COMMANDLINE:
+                raise Failure(f"{max(param.opts, key=len)} {why}")
+            case ParameterSource.ENVIRONMENT:
+                raise Failure(f"{ctx.auto_envvar_prefix}_{name.upper()} {why}")
+
+
+def repeated_flags(ctx: click.Context, names: Sequence[str]) -> list[str]:
+    """The flags among ``names`` that were given on the command line, as words to write again."""
+    words: list[str] = []
+    for param in ctx.command.params:
+        value = ctx.params.get(param.name or "")
+        if param.name in names and (
+            ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
+        ):
+            words.append(max(param.opts, key=len))
+            if not isinstance(value, bool):  # a flag without a value is said by its name
+                words.append(f"{100 * value:g}%" if isinstance(value, float) else str(value))
+    return words

@@ -12,7 +12,8 @@ import click
 
 from spbench.cli import options
 from spbench.cli.help import HelpPage
-from spbench.cli.selection import choose_workload, rank_counts, refuse_flags, settings_of
+from spbench.cli.options import refuse_flags
+from spbench.cli.selection import choose_workload, rank_counts, settings_of
 from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.launch.launcher import Deadlines
 from spbench.report.progress import DRY_RUNS, loading_torch, watched

@@ -10,10 +10,9 @@ from dataclasses import replace
 from typing import Any
 
 import click
-from click.core import ParameterSource
 
 from spbench.cli import help, options
-from spbench.cli.options import Count
+from spbench.cli.options import Count, refuse_flags
 from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import PORT, Cluster
 from spbench.launch.copies import TASKS, mpi_copies, number
@@ -305,30 +304,3 @@ def rank_counts(text: str) -> list[int]:
         if not part.isdecimal() or len(part) > MAX_DIGITS or int(part) < 1:
             raise Failure(f"--gpus {text}: {short(part)} is not a number of ranks; write 1,2,4")
     return list(dict.fromkeys(map(int, parts)))
-
-
-def refuse_flags(ctx: click.Context, names: Sequence[str], why: str) -> None:
-    """Raises Failure for a parameter that was given, by a flag or by its variable."""
-    for param in ctx.command.params:
-        name = param.name or ""
-        if name not in names:
-            continue
-        match ctx.get_parameter_source(name):
-            case ParameterSource.COMMANDLINE:
-                raise Failure(f"{max(param.opts, key=len)} {why}")
-            case ParameterSource.ENVIRONMENT:
-                raise Failure(f"{ctx.auto_envvar_prefix}_{name.upper()} {why}")
-
-
-def repeated_flags(ctx: click.Context, names: Sequence[str]) -> list[str]:
-    """The flags among ``names`` that were given on the command line, as words to write again."""
-    words: list[str] = []
-    for param in ctx.command.params:
-        value = ctx.params.get(param.name or "")
-        if param.name in names and (
-            ctx.get_parameter_source(param.name) is ParameterSource.COMMANDLINE
-        ):
-            words.append(max(param.opts, key=len))
-            if not isinstance(value, bool):  # a flag without a value is said by its name
-                words.append(f"{100 * value:g}%" if isinstance(value, float) else str(value))
-    return words
