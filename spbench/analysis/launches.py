@@ -104,17 +104,25 @@ def launches_side_by_side(frame: pandas.DataFrame, by: Sequence[str]) -> "pandas
     """As ``launches_that_count``, where the last column of ``by`` is the strategy.
 
     Strategies with enough quiet launches count in the rounds that are quiet for all of them, if
-    these are enough, too: then their ratios are those of their times, and drift cancels.
+    these are enough, too: then their ratios are those of their times, and drift cancels. With
+    rounds 1 to 4 quiet for dsp, 2 to 5 for ring, and none for rsa, dsp and ring count in 2 to 4,
+    and rsa counts in all of its rounds.
     """
     counts = launches_that_count(frame, by)
-    case, group = ([frame[name] for name in names] for names in (by, by[:-1]))
-    is_clean = counts & ~(counts & (frame["noisy"] != "")).groupby(case).transform("any")
-    is_clean &= counts.groupby(case).transform("sum") >= LEAST_LAUNCHES
-    strategies = frame[by[-1]].where(is_clean).groupby(group).transform("nunique")
-    by_round = is_clean.groupby([*group, frame["round"]])
-    is_shared = is_clean & (by_round.transform("sum") == strategies)
-    enough = is_shared.groupby(case).transform("sum") >= LEAST_LAUNCHES
-    return counts & (is_shared | ~(is_clean & enough))
+    case = [frame[name] for name in by]
+    group = case[:-1]
+    # Launches of cases whose launches that count are quiet, and enough: not rsa's.
+    needs_noisy = (counts & (frame["noisy"] != "")).groupby(case).transform("any")
+    has_enough = counts.groupby(case).transform("sum") >= LEAST_LAUNCHES
+    of_quiet = counts & has_enough & ~needs_noisy
+    # Those of them in rounds in which each such strategy has one.
+    strategies = frame[by[-1]].where(of_quiet).groupby(group).transform("nunique")
+    in_round = of_quiet.groupby([*group, frame["round"]]).transform("sum")
+    is_shared = of_quiet & (in_round == strategies)
+    # A case with enough shared rounds counts in these alone.
+    shares_enough = is_shared.groupby(case).transform("sum") >= LEAST_LAUNCHES
+    only_in_shared = of_quiet & shares_enough
+    return counts & (is_shared | ~only_in_shared)
 
 
 def launches_by(

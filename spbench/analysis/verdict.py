@@ -77,9 +77,13 @@ def judged(findings: Sequence[Finding], margins: Margins, *, share: float = 1.0)
     """Grades all findings of a check; ``share`` of ``ALPHA`` is spent on this look."""
     alpha = share * ALPHA
     slower = _slower(findings, alpha)
-    # By Holm the last of the cases has to be clearer than all the others.
-    last = alpha / max(sum(map(is_timed, findings)), 1)
-    graded = [_graded(finding, i in slower, margins, last) for i, finding in enumerate(findings)]
+    # Holm's level for the first case that fails, which has to be clearer than all others: with
+    # 5 cases a fifth of that for one.
+    strictest = alpha / max(sum(map(is_timed, findings)), 1)
+    graded = [
+        _graded(finding, place in slower, margins, strictest)
+        for place, finding in enumerate(findings)
+    ]
     return Judgement(graded=graded)
 
 
@@ -98,26 +102,28 @@ def _slower(findings: Sequence[Finding], alpha: float) -> set[int]:
     return holm(p_values, alpha)
 
 
-def _graded(finding: Finding, is_slower: bool, margins: Margins, alpha: float) -> Graded:
+def _graded(finding: Finding, is_slower: bool, margins: Margins, strictest: float) -> Graded:
     if finding.verdict in ("not comparable", "missing"):
         return Graded(finding=finding, grade="undecided")
     if finding.comparison is not None:
-        return _graded_time(finding, finding.comparison, is_slower, margins.time, alpha)
+        return _graded_time(finding, finding.comparison, is_slower, margins.time, strictest)
     fails = finding.verdict == ("broke" if finding.metric == "status" else "changed")
     if finding.metric == "memory":
         fails = finding.ratio is not None and finding.ratio > 1 + margins.memory
     return Graded(finding=finding, grade="fail" if fails else "pass")
 
 
-def _open(finding: Finding, times: Comparison, margin: float, alpha: float) -> Finding:
+def _open(finding: Finding, times: Comparison, margin: float, strictest: float) -> Finding:
     """The finding with the launches that decide whether it is above the margin.
 
-    It passes by its own interval, and fails at its share of the level.
+    A case fails where it is significant among all cases, so one above the margin is to be decided
+    at the strictest level. It passes when its own interval is below the margin, however many
+    other cases there are.
     """
     if times.is_noisy or times.high is None or times.estimate is None:
         return finding
-    share = alpha if times.estimate.value > 1 + margin else ALPHA
-    needs = times.estimate.launches_needed(1 + margin, 1 - share)
+    level = strictest if times.estimate.value > 1 + margin else ALPHA
+    needs = times.estimate.launches_needed(1 + margin, 1 - level)
     reason = launches_in_words(needs, times.counts, is_paired=times.paired)
     if finding.verdict == "slower":
         reason = (
@@ -128,12 +134,12 @@ def _open(finding: Finding, times: Comparison, margin: float, alpha: float) -> F
 
 
 def _graded_time(
-    finding: Finding, times: Comparison, is_slower: bool, margin: float, alpha: float
+    finding: Finding, times: Comparison, is_slower: bool, margin: float, strictest: float
 ) -> Graded:
     if is_slower:
         return Graded(finding=replace(finding, verdict="slower"), grade="fail")
     if times.is_noisy or times.high is None or times.high > 1 + margin:
-        return Graded(finding=_open(finding, times, margin, alpha), grade="undecided")
+        return Graded(finding=_open(finding, times, margin, strictest), grade="undecided")
     if finding.verdict == "inconclusive":  # between faster and the same: good enough
         finding = replace(finding, verdict="not slower", reason="")
     return Graded(finding=finding, grade="pass")

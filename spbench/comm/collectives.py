@@ -1,7 +1,8 @@
 """Differentiable collectives over named shards; the only way that a strategy communicates.
 
-Each method's backward is another method of the same object, so the backward pass is counted
-by the same line of code.
+Each method's backward is another method of the same object. Both hand their messages to a
+``Transport``, which counts them (``comm/transport.py``) and, on NCCL or gloo, sends them
+(``comm/nccl_gloo.py``).
 
     forward           backward
     switch a -> b     switch b -> a

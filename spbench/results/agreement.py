@@ -17,6 +17,9 @@ Fingerprint = dict[str, list[float]]
 """By name of a tensor: its elements, its squared norm, its projections."""
 
 FIXED_TOLERANCE = {"float64": 1e-9, "float32": 1e-4}
+"""Relative error that a tensor may have against one device in the same dtype."""
+OWN_ERROR_FACTOR = 4.0
+"""How much larger a strategy's error in 16 bits may be than one device's, both against float32."""
 TOLERANCE = FIXED_TOLERANCE | {"bfloat16": 0.25, "float16": 0.1}
 """Relative difference up to which two steps of a dtype are the same, by whichever strategy."""
 EPS = {"float64": 2.0**-52, "float32": 2.0**-23, "bfloat16": 2.0**-7, "float16": 2.0**-10}

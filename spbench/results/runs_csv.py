@@ -1,4 +1,4 @@
-"""runs.csv as a DataFrame: a row a launch, a column a field of Record, units in the names.
+"""runs.csv read as a DataFrame: a row a launch, a column a field of ``record.Record``.
 
 Sound rows are used; other lines are counted, and a sentence says why. Nothing raises but
 ResultsError, for a file that cannot be read at all. A figure is a plain decimal number; one that

@@ -365,9 +365,11 @@ class TwoAxes:
     def _hop(self, before: str, after: str) -> Hop | None:
         """The one all-to-all from an entry to another; None: it takes more than one.
 
-        An axis that is cut over all ranks is cut within the groups first, then across them. So it
-        can give up, or take over, its cut inside the groups and keep the one across them; the
-        other way round its positions would come out of order.
+        An axis that is cut over all ranks can give up, or take over, its cut inside the groups and
+        keep the one across them, not the other way round. With 2 groups of 4, rank r holds the
+        r-th eighth of time. Within groups, ranks 0 to 3 exchange and 4 to 7: each group has a half
+        of time. Across them, ranks 0 and 4 do: eighths 0 and 4 lie apart, and are no part that an
+        entry names.
         """
         (outer, inner), (new_outer, new_inner) = self.pairs[before], self.pairs[after]
         if outer == inner and new_outer == new_inner:  # space -> time: the one cut of all ranks

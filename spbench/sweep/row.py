@@ -1,4 +1,4 @@
-"""From what the ranks of a launch wrote to the columns of its row."""
+"""The measured columns of a row, from what the ranks of a launch wrote."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any

@@ -1,6 +1,7 @@
 """Runs the cells of a request, shows each as it finishes, and keeps the rows in a folder.
 
-The row of each launch is written before it is handed out.
+The row of each launch is written before it is handed out: ``Sweep._launch`` makes it, with the
+status and cause that ``launch/launcher.py`` reads from how the launch ended.
 """
 
 import hashlib

@@ -6,7 +6,8 @@ square of (got - wanted) on this rank over that of the whole tensor. The largest
 ranks counts, so a fault of one rank is not diluted by the others. The bytes that the rank sent are
 held against the prediction, exactly, and no collective may pass by ``comm/``, which counts them.
 
-Tolerances: float64 1e-9 and float32 1e-4 against one device in the same dtype. In 16 bits
+Tolerances (their constants are in ``results/agreement.py``; ``GateResult.why_wrong`` here decides
+by them): float64 1e-9 and float32 1e-4 against one device in the same dtype. In 16 bits
 both are compared with float32 arithmetic on the same rounded weights, and each tensor of the
 strategy may be at most four times as far from it as one device's is. In float32 with sharp rows
 of scores float64 is what both are compared with, and 1e-4 holds if it is more. An absolute

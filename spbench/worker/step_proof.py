@@ -39,6 +39,7 @@ from spbench.comm.transport import Transports
 from spbench.model.inputs import Inputs
 from spbench.results.agreement import (
     FIXED_TOLERANCE,
+    OWN_ERROR_FACTOR,
     TOLERANCE,
     Difference,
     Fingerprint,
@@ -51,7 +52,7 @@ from spbench.worker.fingerprint import fingerprint, whole_fingerprint
 from spbench.worker.observer import Observer
 from spbench.worker.reference import Reference
 from spbench.worker.step import Step, updates_taken
-from spbench.worker.tensor_errors import FLIPPED, OWN_ERROR_FACTOR, UPDATED, relative_error
+from spbench.worker.tensor_errors import FLIPPED, UPDATED, relative_error
 from spbench.worker.witness import NUMBERS_BYTES, Witness, counted_calls, why_silent_differs
 from spbench.workload.mesh import ALL
 from spbench.workload.traffic import Count, Kind
