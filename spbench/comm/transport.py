@@ -1,9 +1,9 @@
 """Moves parts of tensors between the ranks of one group, and counts what each part sends.
 
 ``Transport`` counts, in ``_count``; a subclass moves: NCCL's and gloo's in ``nccl_gloo.py``.
-A count is taken from the very tensors that are handed over, so a strategy cannot move what is not counted.
-Parts are views, in rank order, of whole tensors on either side (``Cut``); each transport decides
-whether to pack them.
+A count is taken from the very tensors that are handed over, so a strategy cannot move what is not
+counted. Parts are views, in rank order, of whole tensors on either side (``Cut``); each transport
+decides whether to pack them.
 """
 
 from abc import ABC, abstractmethod
