@@ -12,7 +12,8 @@ from helpers.spbench_process import PLUGINS, ROOT
 from spbench.doctor import torch_probe
 from spbench.launch.process import AgentProcess, safe_path
 
-BROKEN = "raise RuntimeError('a file of the user')\n"
+OF_THE_USER = "a file of the user"
+BROKEN = f"raise RuntimeError({OF_THE_USER!r})\n"
 
 
 @pytest.fixture
@@ -29,12 +30,12 @@ def test_the_launcher_starts_beside_a_file_of_a_modules_name(here: Path) -> None
     agent = AgentProcess(here / "launcher.log", {}, grace_s=60.0)
     agent.start()
     agent.end(now=False)
-    assert "a file of the user" not in (here / "launcher.log").read_text()
+    assert OF_THE_USER not in (here / "launcher.log").read_text()
 
 
 def test_the_doctor_asks_torch_beside_such_a_file(here: Path) -> None:
     done = torch_probe.probe("cpu", 60, [sys.executable, "-c", "import statistics; print('{}')"])
-    assert "a file of the user" not in str(done)
+    assert OF_THE_USER not in str(done)
 
 
 def test_python_m_spbench_beside_such_a_file(here: Path) -> None:

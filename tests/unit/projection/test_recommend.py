@@ -248,14 +248,15 @@ def test_of_equal_work_that_which_fits_is_kept() -> None:
     assert [each.strategy for each in advice.too_large] == ["large"]
 
 
-def test_data_is_finite_and_complete() -> None:
+def test_data_is_finite_and_complete(golden: Golden) -> None:
     advice = advised({"sends": SENDS_MUCH, "computes": COMPUTES_MUCH})
     data = as_data(advice, ["-w", "w"])
     assert data["kind"] == "projected"
     assert {each["strategy"] for each in data["projected"]} == {"sends", "computes"}
     assert all(math.isfinite(each["step_s"]) for each in data["projected"])
     *_, decides = remarks(advice, ["-w", "w"])
-    assert decides == f"what would decide, on hgx-h100: {data['decides']}"
+    assert decides.endswith(f": {data['decides']}")
+    golden(decides)
 
 
 def test_no_run_decides_what_is_open_of_compiled_models_or_not_open() -> None:

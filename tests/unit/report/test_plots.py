@@ -194,7 +194,7 @@ def test_communication_stands_on_computation(ax: Axes) -> None:
     assert exposed == [(6.0, 2.0), (8.5, 0.0)]
 
 
-def test_noisy_times_say_so(ax: Axes, tmp_path: Path) -> None:
+def test_noisy_times_say_so(ax: Axes, golden: Golden) -> None:
     """Above the bar, in the label of the ratio and in the launch's place; bytes need no mark."""
     launches = [measured("dsp", 8.0), measured("rsa", 8.0, noisy="a neighbour")]
     lines = lines_of(launches)
@@ -202,7 +202,7 @@ def test_noisy_times_say_so(ax: Axes, tmp_path: Path) -> None:
     assert [text.get_text() for text in ax.texts] == []
     draw_bars(ax, "step_split", launches)
     assert [text.get_text() for text in ax.texts] == [" noisy"]
-    assert [marks.ratio_label(line) for line in lines] == ["dsp, 2 ranks", "rsa, 2 ranks, noisy"]
+    golden("\n".join(marks.ratio_label(line) for line in lines))
     assert lines[1].to_reference is not None and lines[1].to_reference.verdict == "inconclusive"
 
 
@@ -251,10 +251,7 @@ def test_bars_do_not_cover_each_other(ax: Axes) -> None:
 
 def test_the_caption_says_where_figures_come_from(golden: Golden) -> None:
     """The caption has run, device, torch, dtype, and the meaning of the whiskers."""
-    text = caption_of(RUN)
-    for word in ("run a run", "cpu", "torch 9.9", "float32", "train"):
-        assert word in text
-    assert "apart in speed" not in text
+    golden(caption_of(RUN), "of processors of one speed")
     speeds = [replace(one, cpu_gflop_per_s=10.0 * len(one.strategy)) for one in RUN[:3]]
     golden(caption_of(speeds))
     assert "Some GPU" in caption_of([replace(RUN[0], gpu="Some GPU")])

@@ -251,6 +251,11 @@ def row_for_each(columns: list[str], value: Any) -> list[Record]:
     ]
 
 
+def not_valid(column: str) -> str:
+    """Why a row is left out that has there what no run measures."""
+    return f"{column} is not a valid figure"
+
+
 @pytest.mark.parametrize("value", [-1, 0, 1, 10**40])
 def test_a_figure_out_of_sense_is_damage(tmp_path: Path, value: int) -> None:
     """Negative, zero where one divides by it, or beyond reason; its least value is read."""
@@ -260,9 +265,7 @@ def test_a_figure_out_of_sense_is_damage(tmp_path: Path, value: int) -> None:
     is_read = {column: least.get(column, 1) <= value < 10**30 for column in FIGURES}
     assert records_of(rows) == [made[column] for column in FIGURES if is_read[column]]
     assert rows.attrs["left_out"] == {
-        f"{column} is not a valid figure": [line]
-        for line, column in enumerate(FIGURES, 2)
-        if not is_read[column]
+        not_valid(column): [line] for line, column in enumerate(FIGURES, 2) if not is_read[column]
     }
 
 
@@ -290,7 +293,7 @@ def test_only_plain_numbers_are_figures(tmp_path: Path, value: str) -> None:
     columns = ["launch", "p2p_bytes", "step_ms", "exposed_comm_ms"]
     rows = read(tmp_path, as_csv(row_for_each(columns, value)))
     assert rows.attrs["left_out"] == {
-        f"{column} is not a valid figure": [line] for line, column in enumerate(columns, 2)
+        not_valid(column): [line] for line, column in enumerate(columns, 2)
     }
 
 

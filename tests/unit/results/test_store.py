@@ -533,19 +533,23 @@ def test_a_damaged_run_json_is_as_none(tmp_path: Path, content: str) -> None:
 
 
 def test_a_damaged_run_json_is_kept_and_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], golden: Golden
 ) -> None:
     """A file that was cut, and one with an entry that is no case."""
     path = tmp_path / "run.json"
-    for damaged in ('{"argv": ["one"', '{"argv": ["one"], "cases": [7]}'):
+    damage = {
+        "cut": '{"argv": ["one"',
+        "an entry that is no case": '{"argv": ["one"], "cases": [7]}',
+    }
+    for name, damaged in damage.items():
         path.write_text(damaged)
         with Store(tmp_path) as store:
             store.write_run({"argv": ["two"]})
-            assert f"{path}: it is not what a run writes; the file" in capsys.readouterr().err
+            golden(capsys.readouterr().err, name, hide={r"damaged-[\w-]+": "damaged-WHEN"})
             store.write_run({"argv": ["three"]})
             assert capsys.readouterr().err == ""
     kept = {one.read_text() for one in tmp_path.glob("run.json.damaged-*")}
-    assert kept == {'{"argv": ["one"', '{"argv": ["one"], "cases": [7]}'}
+    assert kept == {*damage.values()}
 
 
 DEEP = "[" * 400 + "]" * 400

@@ -711,7 +711,7 @@ def test_a_case_that_can_never_run_is_skipped_once(tmp_path: Path) -> None:
     assert still_to_do([other], done) == [other]
 
 
-def test_the_time_of_all_launches(tmp_path: Path) -> None:
+def test_the_time_of_all_launches(tmp_path: Path, golden: Golden) -> None:
     """No launch begins when it is up; each gets no more than what is left, and one that it ends
     is 'interrupted'."""
     now = [100.0]
@@ -726,10 +726,9 @@ def test_the_time_of_all_launches(tmp_path: Path) -> None:
     deadlines = Deadlines(launch_s=50.0, sweep_s=70.0)
     with sweep_into(tmp_path, launcher, deadlines=deadlines, **clock) as run:
         records = list(run_all(run, cells(launches=3)))
-    assert [(record.status, record.reason[:11]) for record in records] == [
-        ("ok", ""),
-        ("interrupted", "the time of"),
-    ]
+    assert [record.status for record in records] == ["ok", "interrupted"]
+    assert records[0].reason == ""
+    golden(records[1].reason)
     assert [job.timeout_s for job in launcher.jobs] == [50.0, 30.0]
 
 
