@@ -202,7 +202,7 @@ def test_a_scale_beyond_the_reach_of_the_gate_in_run(
     shutil.copytree(tmp_path / FOLDER, tmp_path / "later" / FOLDER)
     good = compare_with_first(tmp_path, ulysses, run_on_threads(work, "ulysses", 2))
     assert good is not None and good.why_wrong is None
-    assert good.columns["agreed_with"] == a_case().label
+    assert good.columns["agreed_with"] == f"{a_case().label} ranks"
     assert 0 < good.columns["agreement_error"] < 1e-5
     scale_attention(monkeypatch, is_wrong)
     samples = run_on_threads(work, "ulysses", 2)
