@@ -36,7 +36,7 @@ from spbench.results.find_run import (
     select_rows,
     way_on,
 )
-from spbench.results.provenance import provenance
+from spbench.results.provenance import UNKNOWN, Provenance, provenance
 from spbench.results.run_json import folder_of_run
 from spbench.text import counted, quoted
 
@@ -152,7 +152,7 @@ def _against(
     if form == "markdown":
         judgement = judged(findings, margins)
         origins = provenance(paths[0], before), provenance(paths[1], after)
-        measured = [f"{side.command}  # at {side.commit}" for side in origins if side.command]
+        measured = [_command_of(side) for side in origins if side.command]
         again = [*measured, quoted("spbench", "compare", *runs, *shaping)]
         title = f"spbench compare: {changes_in_words(judgement)}"
         click.echo(block_of_changes(title, judgement, origins, again, margins), nl=False)
@@ -275,3 +275,8 @@ def _drawn(series: Sequence[Series], folder: Path) -> list[Path]:
     with writing(folder):
         folder.mkdir(parents=True, exist_ok=True)
         return save(sheet, folder / "history")
+
+
+def _command_of(side: Provenance) -> str:
+    """The command that measured a run, and at which commit where that is known."""
+    return side.command if side.commit == UNKNOWN else f"{side.command}  # at {side.commit}"

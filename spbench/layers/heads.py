@@ -216,8 +216,6 @@ def traffic_by_heads(
 ) -> Traffic:
     """Transfers of ``attend_by_heads`` in forward and in backward.
 
-    ``held``: what each rank holds of the sequence (``Strategy.held``); together some of it, or all.
-
     Parameters
     ----------
     attention, workload
@@ -225,7 +223,8 @@ def traffic_by_heads(
     axis : str
         The sharded one.
     held : Sizes
-        Positions of the sequence that each rank of the group holds.
+        Positions of the sequence that each rank of the group holds (``Plan.held``): together some
+        of it, or all.
     pads : bool
         Whether heads that do not divide are padded.
 
@@ -293,7 +292,7 @@ def traffic_in_groups(
     across: Across,
     pads: bool = False,
 ) -> Traffic:
-    """Transfers of the groups and across them, over all ranks; ``held``: what each rank holds.
+    """Transfers of the groups and across them, over all ranks.
 
     Parameters
     ----------
