@@ -84,7 +84,12 @@ class Launcher(Protocol):
 def status_and_cause(
     result: LaunchResult, samples: Sequence[Sample], job: Job
 ) -> tuple[RowStatus, str]:
-    """The status of a launch of ``job``, and its cause; that of ``ok`` is blank."""
+    """The status of a launch of ``job``, and its cause; that of ``ok`` is blank.
+
+    Where a rank tells a cause of its own, that is it. A rank that was killed leaves no file, and
+    the others tell of a broken connection: its death is the cause (rank 1 "was ended by SIGKILL"),
+    not their echoes. They are the cause only where no rank has died without a word.
+    """
     if result.group_lost:
         return "skipped", "an earlier case broke the process group that was joined"
     failed = [sample for sample in samples if sample.status != "ok"]
@@ -92,12 +97,11 @@ def status_and_cause(
     silent = sorted(set(range(job.processes)) - {sample.rank for sample in samples})
     if result.culprit and not failed and not silent:
         result = LaunchResult(ok=True)  # every rank had finished before
-    # Also where none has failed: then nobody has told a cause.
-    only_echoes = all(sample.status == "comm_error" for sample in failed)
-    if only_echoes and (ended := _ended_by_us(result, job)) is not None:
+    tells_a_cause = any(sample.status != "comm_error" for sample in failed)
+    if not tells_a_cause and (ended := _ended_by_us(result, job)) is not None:
         return ended
     died_silently = not result.ok and (result.rank is None or result.rank in silent)
-    if failed and not (only_echoes and died_silently):
+    if tells_a_cause or (failed and not died_silently):
         first = min(failed, key=_order_of_blame)
         return first.status, f"{_name(first.rank, result)}: {first.reason}"
     if not result.ok or silent:

@@ -372,14 +372,19 @@ class TwoAxes:
         entry names.
         """
         (outer, inner), (new_outer, new_inner) = self.pairs[before], self.pairs[after]
-        if outer == inner and new_outer == new_inner:  # space -> time: the one cut of all ranks
+        of_two_axes = [entry for entry in (before, after) if self._has_two_axes(entry)]
+        if not of_two_axes:  # space -> time: the one cut of all ranks
             return Hop(self.shard(before), self.shard(after))
         if outer == new_outer:  # time+space -> time+width, time+space -> time, time -> time+space
             return self._hop_of_one_cut(before, after, (inner, new_inner), outer, INNER)
-        whole = outer == inner or new_outer == new_inner
-        if inner == new_inner and not whole:  # time+space -> width+space
+        if inner == new_inner and len(of_two_axes) == 2:  # time+space -> width+space
             return self._hop_of_one_cut(before, after, (outer, new_outer), inner, OUTER)
         return None
+
+    def _has_two_axes(self, entry: str) -> bool:
+        """Whether it cuts one axis across the groups and another within them."""
+        outer, inner = self.pairs[entry]
+        return outer != inner
 
     def _hop_of_one_cut(
         self, before: str, after: str, moved: tuple[str, str], kept: str, over: str
@@ -399,12 +404,11 @@ class TwoAxes:
             The axis of the mesh in whose groups the all-to-all goes.
         """
         away, there = moved
-        # Of an entry of one axis the cut is over all ranks: how the kept one is cut across the
-        # groups, the entry of two axes says.
-        two = before if len({*self.pairs[before]}) == 2 else after
-        return Hop(
-            self._cut(before, away), self._cut(after, there), over=over, stays=self._cut(two, kept)
-        )
+        # An entry of one axis cuts it over all ranks. How the kept axis is cut across the groups
+        # alone is what an entry of two axes says: one of the ends is such a one.
+        two_axes = before if self._has_two_axes(before) else after
+        stays = self._cut(two_axes, kept)
+        return Hop(self._cut(before, away), self._cut(after, there), over=over, stays=stays)
 
     def _cut(self, entry: str, axis: str) -> Shard:
         """How ``entry`` cuts one of its axes."""
