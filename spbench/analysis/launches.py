@@ -115,11 +115,12 @@ def launches_side_by_side(frame: pandas.DataFrame, by: Sequence[str]) -> "pandas
     needs_noisy = (counts & (frame["noisy"] != "")).groupby(case).transform("any")
     has_enough = counts.groupby(case).transform("sum") >= LEAST_LAUNCHES
     of_quiet = counts & has_enough & ~needs_noisy
-    # Those of them in rounds in which each such strategy has one.
+    # Those of them in rounds in which each such strategy has one. Launches that are masked are NaN,
+    # which ``nunique`` leaves out.
     strategies = frame[by[-1]].where(of_quiet).groupby(group).transform("nunique")
     in_round = of_quiet.groupby([*group, frame["round"]]).transform("sum")
     is_shared = of_quiet & (in_round == strategies)
-    # A case with enough shared rounds counts in these alone.
+    # A case with enough shared rounds counts in these alone; with fewer, in all of its own.
     shares_enough = is_shared.groupby(case).transform("sum") >= LEAST_LAUNCHES
     only_in_shared = of_quiet & shares_enough
     return counts & (is_shared | ~only_in_shared)

@@ -1,6 +1,10 @@
 """One flat row for each launch of a case; its fields are the columns of ``runs.csv``.
 
 The schema only grows at its end. Blank is not measured; bytes are what a rank sends in a step.
+
+A new column is a field at the end of ``Record``, with its meaning and a default. Its figure is made
+in ``sweep/row.py``: from the case, or from what each rank wrote, a ``Sample`` of
+``results/hand_over.py``. ``python scripts/columns_page.py > docs/columns.md`` writes the page anew.
 """
 
 from __future__ import annotations

@@ -7,8 +7,9 @@ by log-sum-exp (``layers/blockwise.py``), so that no row of scores is ever held.
     out, lse = merge of attention to (k_0, v_0), (k_1, v_1), ...     a ring of K and V   2 f K sent
     dQ += ..., dK_i, dV_i += ...      the same ring, and the gradients behind it   2 f K and 2 f K
 
-Gradients go round in float32, 4 bytes a number: from the first rank that adds to them to the one
-that holds the keys. Under a causal mask shards are zigzag (Brandon et al., 2023; Llama 3), and
+f = (N - 1) / N; K is the bytes of the whole sequence's keys (``Workload.key_bytes``). Gradients go
+round in float32, 4 bytes a number: from the first rank that adds to them to the one that holds the
+keys. Under a causal mask shards are zigzag (Brandon et al., 2023; Llama 3), and
 blocks that are masked are not computed.
 """
 
@@ -89,7 +90,8 @@ class Ring(FixedAxis):
 def around(mine: Tensor, keys: Shard, comm: Collectives) -> Iterator[tuple[int, Tensor]]:
     """Each rank and its block, this one's first; the next is under way while one is at hand."""
     coming = Pending(DONE, mine)
-    # Rank 1 of 4 meets 1, 0, -1 and -2: its own block, then 0, 3 and 2, as they come round.
+    # Rank 1 of 4 counts 1, 0, -1, -2, which modulo 4 are the owners 1, 0, 3 and 2: its own block,
+    # then the others as they come round. A negative index reads ``keys.sizes`` from its end.
     for owner in range(comm.rank, comm.rank - comm.size, -1):
         block = coming.wait()
         if owner - 1 > comm.rank - comm.size:

@@ -2,7 +2,8 @@
 
 A kind is an entry of ``KINDS`` with two functions: ``panels`` gives the rows of each panel by its
 title, ``sheet`` makes a figure of the panels that stand on one page. A kind of bars needs only the
-stack of one case. A new kind is a new entry here, with a new mark in ``draw`` where none is fit.
+stack of one case. A new kind is a new entry here, with a new mark in ``draw`` where none is fit;
+``spbench plot --kind`` and its help read the entries, and need no edit.
 """
 
 from __future__ import annotations
