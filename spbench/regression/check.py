@@ -27,7 +27,7 @@ from spbench.report.progress import loading_torch
 from spbench.results.find_run import find_baseline, find_run, read_latest
 from spbench.results.run_json import case_of, read_run
 from spbench.strategies.registry import load, module_of
-from spbench.sweep.devices import choose_device, why_not_here
+from spbench.sweep.devices import choose_device, refused_here, why_not_here
 from spbench.sweep.plan import cells as cells_of
 from spbench.sweep.plan import in_rounds
 from spbench.sweep.request import Request, refusal
@@ -140,11 +140,11 @@ def _check_machine(case: Case, baseline: Path) -> None:
     if case.device == "cuda" and choose_device("auto") == "cpu":
         why = f"{baseline} was measured on GPUs, and this machine shows none"
         raise Failure(f"{why}; check on a machine with GPUs, or give a RUN to judge", CANNOT_JUDGE)
-    why_not = why_not_here(case.ranks, case.device, share=case.kind == "one_gpu_share")
-    if why_not is not None:
-        reason, _, _ = why_not.partition(";")  # its advice would change the case
+    refused = refused_here(case.ranks, case.device, share=case.kind == "one_gpu_share")
+    if refused is not None:
+        # Not its remedy, which would change the case.
         remedy = f"check on a machine like that of {baseline}, or give a RUN to judge"
-        why = f"{case.label} ranks cannot be started here: {reason}; {remedy}"
+        why = f"{case.label} ranks cannot be started here: {refused.reason}; {remedy}"
         raise Failure(why, CANNOT_JUDGE)
 
 

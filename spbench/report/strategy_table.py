@@ -1,6 +1,7 @@
 """The strategies of a run side by side, as a table and in words."""
 
 from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 from spbench.analysis.compare import Comparison
 from spbench.analysis.compare_strategies import Line, Ranking, ranking_of
@@ -213,14 +214,25 @@ def ranking_sentences(lines: Sequence[Line]) -> list[str]:
         ranked = ranking_of(these)
         if ranked.shares or len(ranked.timed) + len(ranked.too_large) > 1:
             on = f"{panel}: on" if several else "On"
-            said.append(f"{on} {counted(ranks, 'rank')} {''.join(ranking_in_words(ranked))}")
+            said.append(f"{on} {counted(ranks, 'rank')} {ranking_in_words(ranked)}")
     return said
 
 
-def ranking_in_words(ranked: Ranking) -> tuple[str, str]:
-    """Who is fastest, as a sentence begins, and what the others take; or why none is ranked."""
+class RankingWords(NamedTuple):
+    """Who is fastest, or why none is ranked; and, behind a mark, what the others take."""
+
+    lead: str
+    mark: str = ""
+    others: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.lead}{self.mark} {self.others}" if self.others else self.lead
+
+
+def ranking_in_words(ranked: Ranking) -> RankingWords:
+    """Who is fastest on one number of ranks, and what the others take beside it."""
     if ranked.shares:
-        return SHARES_UNRANKED, ""
+        return RankingWords(SHARES_UNRANKED)
     first, is_fastest = ranked.lowest, ranked.fastest is not None
     base = f" as {first.strategy}" if first and not is_fastest else ""
     compared = [(line, line.to_fastest) for line in ranked.others if line.to_fastest is not None]
@@ -237,11 +249,11 @@ def ranking_in_words(ranked: Ranking) -> tuple[str, str]:
         names = ", ".join(line.strategy for line in ranked.too_large)
         are = "is" if len(ranked.too_large) == 1 else "are"
         longer.append(f"{names} {are} too large for a device's memory")
-    how = "no strategy is shown to be fastest: "
+    others = ", ".join(longer) + (ONE_LAUNCH_EACH if is_said_once else "")
     if first and is_fastest:
         by_model = " as projected" if first.kind == "projected" else ""
-        how = f"{first.strategy} is fastest{by_model}; "
-    return how, ", ".join(longer) + (ONE_LAUNCH_EACH if is_said_once else "")
+        return RankingWords(f"{first.strategy} is fastest{by_model}", ";", others)
+    return RankingWords("no strategy is shown to be fastest", ":", others)
 
 
 def _is_of_one_launch(times: Comparison) -> bool:

@@ -9,7 +9,7 @@ import re
 import timeit
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, final
+from typing import Any, NamedTuple, final
 
 import click
 
@@ -91,7 +91,25 @@ def no_gpu_here() -> str:
     return f"no GPU is visible here ({_hidden_by()})"
 
 
+class RefusedHere(NamedTuple):
+    """Why a machine cannot start so many ranks, and what would work; blank where nothing would."""
+
+    reason: str
+    remedy: str = ""
+
+    def __str__(self) -> str:
+        return "; ".join(part for part in self if part)
+
+
 def why_not_here(ranks: int, device: Device, *, share: bool = False, nodes: int = 1) -> str | None:
+    """``refused_here`` as one sentence."""
+    refused = refused_here(ranks, device, share=share, nodes=nodes)
+    return None if refused is None else str(refused)
+
+
+def refused_here(
+    ranks: int, device: Device, *, share: bool = False, nodes: int = 1
+) -> RefusedHere | None:
     """Why ``nodes`` machines like this one cannot start so many ranks, and what would work.
 
     Parameters
@@ -107,30 +125,33 @@ def why_not_here(ranks: int, device: Device, *, share: bool = False, nodes: int 
 
     Returns
     -------
-    str or None
-        A sentence with numbers that would work; None: they can start.
+    RefusedHere or None
+        With numbers that would work; None: they can start.
     """
     started = joined_ranks()
     if started is not None:
         others = f"this process is one of {started} ranks that were started"
-        return None if ranks == started else others
+        return None if ranks == started else RefusedHere(others)
     if share:
-        return None if ranks <= MAX_RANKS else f"too many for one group; use 1 to {MAX_RANKS}"
+        fits = ranks <= MAX_RANKS
+        return None if fits else RefusedHere("too many for one group", f"use 1 to {MAX_RANKS}")
     if device == "cpu":
         most = min(MAX_PROCESSES * nodes, MAX_RANKS)
         where = "one machine" if nodes == 1 else f"{nodes} machines"
-        return None if ranks <= most else f"too many processes for {where}; use 1 to {most}"
+        too_many = RefusedHere(f"too many processes for {where}", f"use 1 to {most}")
+        return None if ranks <= most else too_many
     available = min(len(visible_gpus()) * nodes, MAX_RANKS)
     if ranks <= available:
         return None
     if not available:
-        return f"{no_gpu_here()}; use --device cpu"
+        return RefusedHere(no_gpu_here(), "use --device cpu")
     if nodes > 1:
-        return f"{nodes} machines like this one have {available} GPUs; use 1 to {available}"
+        have = f"{nodes} machines like this one have {available} GPUs"
+        return RefusedHere(have, f"use 1 to {available}")
     hidden = f" ({_hidden_by()})" if VISIBLE in os.environ else ""
-    return (
-        f"this machine has {available} GPUs{hidden}; use 1 to {available}, --device cpu, "
-        f"or --nnodes for several machines"
+    return RefusedHere(
+        f"this machine has {available} GPUs{hidden}",
+        f"use 1 to {available}, --device cpu, or --nnodes for several machines",
     )
 
 

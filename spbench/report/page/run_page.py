@@ -364,8 +364,8 @@ def _verdicts(lines: Sequence[Line]) -> Mapping[str, Facts]:
         if len(timed) == 1:
             alike.setdefault(f"{timed[0].strategy} alone has a time", {})[ranks] = ""
         elif timed or ranked.shares:
-            lead, figures = ranking_in_words(ranked)
-            alike.setdefault(lead.rstrip(":; "), {})[ranks] = figures
+            said = ranking_in_words(ranked)
+            alike.setdefault(said.lead, {})[ranks] = said.others
     verdicts: dict[str, Facts] = {}
     for lead, by_ranks in alike.items():
         *fewer, most = by_ranks
