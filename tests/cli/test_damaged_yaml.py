@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from helpers.command_line import spbench
 from helpers.examples import ALL, examples
+from helpers.golden import Golden
 from helpers.in_process import Said, inside
 from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
@@ -266,7 +267,7 @@ def test_what_is_wrong_is_said(
 
 
 @pytest.mark.parametrize("content", [BOMB.encode(), b"\xff\xfe\x00", None], ids=["bomb", "?", "."])
-def test_a_process_says_it_too(tmp_path: Path, content: bytes | None) -> None:
+def test_a_process_says_it_too(tmp_path: Path, content: bytes | None, golden: Golden) -> None:
     """Exit 2, no traceback, no torch, nothing started and nothing written."""
     path = tmp_path / "bench.yaml"
     if content is None:
@@ -275,7 +276,7 @@ def test_a_process_says_it_too(tmp_path: Path, content: bytes | None) -> None:
         path.write_bytes(content)
     done = spbench(tmp_path, "run", "-w", "bench.yaml")
     assert (done.code, done.out) == (USAGE, "")
-    assert re.match(r"Error: bench\.yaml:\d: \S.*\n$", done.err)
+    golden(done.err)
     assert not (tmp_path / "results").exists()
 
 

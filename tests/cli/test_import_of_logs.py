@@ -61,8 +61,6 @@ def test_a_cluster_s_own_times_change_nothing_and_a_slow_exchange_ulysses_alone(
     rate."""
     before = step_s(tmp_path, "l20-pcie")
     said = imported(tmp_path)
-    assert said.count("8 ranks on 1 host, level node, ") == len(TESTS)
-    assert "on their way over node" not in said
     golden(said)
     same = step_s(tmp_path, MADE)
     for strategy in ("ulysses", "ring"):

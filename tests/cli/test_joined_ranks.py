@@ -78,16 +78,22 @@ def test_stdout_is_kept_for_results() -> None:
 
 
 @pytest.mark.parametrize("name", ["MASTER_ADDR", "MASTER_PORT"])
-def test_a_variable_that_is_missing_is_named(name: str) -> None:
+def test_a_variable_that_is_missing_is_named(name: str, golden: Golden) -> None:
     """Exit 6 with the rank that lacks it, and what to do."""
     environ = GOOD | {"MASTER_ADDR": "node-a", "MASTER_PORT": "29500"}
     assert meeting_place(environ) == ("node-a", 29500)
     for unset in (environ | {name: ""}, {key: environ[key] for key in environ if key != name}):
-        with pytest.raises(Failure, match=f"^rank 1: {name} ") as caught:
+        with pytest.raises(Failure) as caught:
             meeting_place(unset)
         assert caught.value.code == UNFIT
-    with pytest.raises(Failure, match=r"^MASTER_PORT='x' .* 1 to 65535"):
-        meeting_place(environ | {"MASTER_PORT": "x"})
+        golden(caught.value)
+
+
+def test_a_port_that_is_none_is_refused(golden: Golden) -> None:
+    """The message has its value and what would work."""
+    with pytest.raises(Failure) as caught:
+        meeting_place(GOOD | {"MASTER_ADDR": "node-a", "MASTER_PORT": "x"})
+    golden(caught.value)
 
 
 class Gone:

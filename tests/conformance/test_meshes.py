@@ -9,6 +9,7 @@ import pytest
 from helpers.complaints import DIFFERS
 from helpers.examples import ALL
 from helpers.gate_on_threads import prove, why_wrong
+from helpers.golden import Golden
 from torch import nn
 
 from spbench.comm.transport import Transport
@@ -223,7 +224,7 @@ def test_positions_of_another_group(monkeypatch: pytest.MonkeyPatch) -> None:
     assert DIFFERS in why_wrong(prove(work, load("usp:ulysses=2"), 8))
 
 
-def test_bytes_over_another_axis(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_bytes_over_another_axis(monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
     """As many bytes, over the ring instead of the group: the axis is part of the proof."""
     right = Transport.along
 
@@ -233,7 +234,7 @@ def test_bytes_over_another_axis(monkeypatch: pytest.MonkeyPatch) -> None:
         return part
 
     monkeypatch.setattr(Transport, "along", wrong)
-    assert "backward over heads" in complaint("usp:ulysses=2")
+    golden(complaint("usp:ulysses=2"))
 
 
 @pytest.mark.parametrize("wrong", [("tp",), ("ring", "tp"), ()])

@@ -8,6 +8,7 @@ diff before you commit it.
 from __future__ import annotations
 
 import re
+import socket
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -16,7 +17,9 @@ import pytest
 FOLDER = Path(__file__).parents[1] / "golden"
 NOW = {r"20\d\d-\d\d-\d\dT\d\d:\d\d:\d\dZ": "NOW"}
 TRACEBACK = {r"spbench-\w+\.log": "spbench-RANDOM.log"}
-"""For ``hide``: when a line was written, and the name of a temporary file."""
+HOST = {rf"\({re.escape(socket.gethostname())}\)": "(HOST)"}
+"""For ``hide``: when a line was written, the name of a temporary file, and of this machine beside
+a rank or a node."""
 HEADER = re.compile(r"^=== (.+)\n", re.M)
 
 Golden = Callable[..., None]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from dataclasses import replace
 from typing import Any
 
@@ -55,25 +54,23 @@ def test_noisy_launches_do_not_count_while_enough_are_quiet(golden: Golden) -> N
     (line,) = lines_of(records)
     assert line.step_ms is not None and line.step_ms.high == pytest.approx(10.0)
     assert line.launches == 3
-    golden(line.reason)
+    golden(line.reason, "one of four")
     (line,) = lines_of(records[:3])
     assert line.launches == 3
-    golden(line.reason, "second")
+    golden(line.reason, "one of three")
     records[2] = replace(records[2], noisy="heat")
     (line,) = lines_of(records[:3])
-    assert line.reason.endswith(
-        "2 of 3 launches noisy, so the time is unreliable: in the last heat"
-    )
+    golden(line.reason, "two of three")
 
 
-def test_strategies_count_in_the_rounds_that_are_quiet_for_all() -> None:
+def test_strategies_count_in_the_rounds_that_are_quiet_for_all(golden: Golden) -> None:
     """Their ratio is that of their times, and drift cancels; else each counts its own rounds."""
     drift = [10.0, 20.0, 30.0, 40.0]
     records = [*rows("dsp", drift), *rows("rsa", [2 * ms for ms in drift])]
     records[7] = replace(records[7], noisy="a neighbour", step_ms=900.0)
     dsp, rsa = lines_of(records)
     assert (dsp.launches, rsa.launches, rsa.speedup) == (3, 3, pytest.approx(0.5))
-    assert dsp.reason.startswith("1 of 4 launches left out: another strategy's launch")
+    golden(dsp.reason)
     records[0] = replace(records[0], status="hang")
     dsp, rsa = lines_of(records)
     assert dsp.step_ms and rsa.step_ms and rsa.to_reference
@@ -87,12 +84,11 @@ def test_no_winner_among_noisy_launches(golden: Golden) -> None:
     records += rows("rsa", [130.0, 131.0, 129.0], noisy="a neighbour")
     lines = lines_of(records)
     (said,) = ranking_sentences(lines)
-    assert said.startswith("On 2 ranks no strategy is shown to be fastest: ulysses takes 2.00x")
-    assert said.endswith("too few launches of rsa were undisturbed")
+    golden(said, "one is noisy")
     assert [line.is_noisy for line in lines] == [False, False, True]
     assert [line.as_data()["is_noisy"] for line in lines] == [False, False, True]
     (said,) = ranking_sentences(lines_of([replace(one, noisy="x") for one in records]))
-    golden(said)
+    golden(said, "all are noisy")
 
 
 def test_parts_of_a_step_add_up() -> None:
@@ -116,27 +112,22 @@ def test_in_words_a_difference_is_one_or_is_none(golden: Golden) -> None:
     base = [10.0, 10.01, 9.99, 10.0, 10.0]
     slow = [20.0, 20.1, 19.9, 20.0, 20.05]
     (said,) = ranking_sentences(lines_of([*rows("dsp", base), *rows("rsa", slow)]))
-    assert re.fullmatch(
-        r"On 2 ranks dsp is fastest; rsa takes 2\.00x as long \(1\.99 to 2\.01\)", said
-    )
+    golden(said, "slower")
     (said,) = ranking_sentences(lines_of([*rows("dsp", base), *rows("rsa", base[::-1])]))
-    golden(said)
+    golden(said, "the same")
     rough = [10.1, 10.9, 9.8, 10.6, 10.0]
     (said,) = ranking_sentences(lines_of([*rows("dsp", base), *rows("rsa", rough)]))
-    unsure = (
-        r": rsa takes 1\.03x as long as dsp \(.*; no significant difference, about \d+ launches"
-    )
-    assert re.search(unsure, said)
+    golden(said, "not significant")
 
 
-def test_words_say_which_ran_on_slower_processors() -> None:
+def test_words_say_which_ran_on_slower_processors(golden: Golden) -> None:
     """A ratio stands beside that of a fixed product, from 5 % on; on GPUs none is known."""
     base = rows("dsp", [100.0, 101.0, 99.0], cpu_gflop_per_s=160.0)
-    for speed, how in ((125.0, "on processors 1.28x slower "), (155.0, ""), (None, "")):
+    for speed, name in ((125.0, "slower"), (155.0, "alike"), (None, "not known")):
         (said,) = ranking_sentences(
             lines_of([*base, *rows("rsa", [137.0, 138.0, 136.0], cpu_gflop_per_s=speed)])
         )
-        assert said.startswith(f"On 2 ranks dsp is fastest; rsa takes 1.37x as long {how}(1.3")
+        golden(said, name)
 
 
 def test_quick_and_full_runs_have_panels_of_their_own() -> None:
@@ -204,7 +195,7 @@ def test_panels_of_one_name_are_told_apart() -> None:
     assert [line.panel for line in devices] == [f"{title} cpu", f"{title} cuda"]
 
 
-def test_shares_of_one_gpu_are_never_ranked() -> None:
+def test_shares_of_one_gpu_are_never_ranked(golden: Golden) -> None:
     """They have no step, no speed-up and no ratio; the words say what they are and name none."""
     share = {"kind": "one_gpu_share", "step_ms": None}
     lines = lines_of([record(compute_ms=6.0, **share), record("rsa", compute_ms=3.0, **share)])
@@ -214,8 +205,7 @@ def test_shares_of_one_gpu_are_never_ranked() -> None:
     assert (ranked.lowest, ranked.fastest, ranked.timed) == (None, None, [])
     assert [line.strategy for line in ranked.shares] == ["dsp", "rsa"]
     (said,) = ranking_sentences(lines)
-    assert said.startswith("On 2 ranks no strategy is ranked: shares of one GPU are what a rank")
-    assert not re.search(r"dsp|rsa|fastest|as long", said)
+    golden(said)
     assert ranking_sentences(lines[:1]) == [said]
 
 
@@ -223,9 +213,7 @@ def test_steps_beside_shares_are_ranked(golden: Golden) -> None:
     """Shares have a panel of their own, and take nothing from the steps beside them."""
     steps = [*rows("dsp", (10.0, 10.1, 9.9)), *rows("rsa", (20.0, 20.2, 19.8))]
     share = [record("rsa", kind="one_gpu_share", compute_ms=1.0, world_size=8)]
-    first, second = ranking_sentences(lines_of([*steps, *share]))
-    golden(first)
-    golden(second, "second")
+    golden("\n".join(ranking_sentences(lines_of([*steps, *share]))))
 
 
 def test_a_strategy_without_noise_is_no_winner_beside_a_noisy_one() -> None:
@@ -257,22 +245,18 @@ def test_what_no_device_has_the_memory_for_is_not_ranked(golden: Golden) -> None
     assert ranking_of([lines[0], lines[1], unsure[1]]).fastest is None
 
 
-def test_launches_without_a_second_are_told_of_once() -> None:
+def test_launches_without_a_second_are_told_of_once(golden: Golden) -> None:
     timed = [record(step_ms=1.0), record("rsa", step_ms=2.0), record("ulysses", step_ms=3.0)]
     (said,) = ranking_sentences(lines_of(timed))
-    assert said.endswith(
-        "rsa takes 2.00x as long as dsp, ulysses takes 3.00x as long as dsp "
-        "(no confidence interval: one launch each)"
-    )
+    golden(said)
 
 
-def test_words_of_several_workloads_name_theirs() -> None:
+def test_words_of_several_workloads_name_theirs(golden: Golden) -> None:
     """With a single workload the sentences do not name it."""
     one = [record(step_ms=1.0), record("rsa", step_ms=2.0)]
     other = [replace(found, batch=7) for found in one]
-    assert ranking_sentences(lines_of(one))[0].startswith("On 2 ranks no strategy is shown")
-    for said, batch in zip(ranking_sentences(lines_of([*one, *other])), (1, 7), strict=True):
-        assert re.match(rf"axes-2d \(.*batch {batch}.*\): on 2 ranks no strategy is", said)
+    golden("\n".join(ranking_sentences(lines_of(one))), "of one")
+    golden("\n".join(ranking_sentences(lines_of([*one, *other]))), "of two")
 
 
 def test_a_failed_case_is_a_line_with_blanks() -> None:

@@ -56,18 +56,17 @@ def test_a_roster_names_who_is_missing_and_what_differs(golden: Golden) -> None:
     """The sentence names the endpoint and what would help."""
     cluster = Cluster(nodes=3, node=0, head="node-0", port=29400, wait_s=5.0)
     missing = roster_of(cluster, [member(0), member(2)])
-    assert missing.why_not.startswith("node 1 of 3 did not come within 5 s; there: 0 (node-0), 2")
-    assert "node-0:29400" in missing.why_not
+    golden(missing.why_not, "one is missing")
     alone = roster_of(cluster, [member(0)])
-    assert alone.why_not.startswith("nodes 1, 2 of 3 did not come")
+    golden(alone.why_not, "two are missing")
     other = roster_of(cluster, [member(0), member(1), member(2, torch="2.11")])
-    golden(other.why_not)
+    golden(other.why_not, "one differs")
     assert roster_of(cluster, [member(2), member(0), member(1)]).hosts == [
         "node-0",
         "node-1",
         "node-2",
     ]
-    assert difference([("a", {"x": "1"}), ("b", {})]).startswith("b has x none, a has 1")
+    golden(difference([("a", {"x": "1"}), ("b", {})]), "of none and one")
 
 
 def test_code_that_differs_has_another_digest(tmp_path: Path) -> None:
@@ -178,9 +177,7 @@ def test_nodes_of_a_job_that_stay_unused_are_said(
     """A batch script that calls spbench without srun runs on one node of its job's two."""
     batch = {"SLURM_JOB_NUM_NODES": "2", "SLURM_NODEID": "0"}
     assert cluster_of(None, None, None, 1.0, batch) is None
-    said = capsys.readouterr().err
-    assert said.startswith("warning: this job has 2 nodes, and ranks start on this one alone; ")
-    golden(said)
+    golden(capsys.readouterr().err)
     one_task = {"SLURM_STEP_NUM_TASKS": "1", "SLURM_STEP_NUM_NODES": "1"}
     for quiet in ({"SLURM_JOB_NUM_NODES": "1"}, batch | one_task):
         assert cluster_of(None, None, None, 1.0, quiet) is None

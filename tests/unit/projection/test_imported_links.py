@@ -291,8 +291,6 @@ def test_the_answer_says_what_was_replaced_and_what_stays_assumed(
 ) -> None:
     runs = [text(test, 8, at_rate(10.0, 30.0)) for test in TESTS[:-1]]
     lines = [*said(imported(tmp_path, L20, *runs))]
-    assert lines[0].startswith("all_reduce: 8 ranks on 1 host, level node, ")
-    assert lines[0].endswith(f"latency 30 us ({tmp_path / 'runs.log'}:1)")
     golden("\n".join(lines))
 
 

@@ -59,26 +59,24 @@ def test_every_kind_is_drawn(name: str, tmp_path: Path) -> None:
         assert ("projected on hgx-h100: not measured" in sheet.caption) == is_mixed, kind
 
 
-@pytest.mark.parametrize(("name", "why"), [("failed", "crash 10"), ("blank", "not measured")])
-def test_a_figure_without_points_says_what_is_missing(name: str, why: str, tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["failed", "blank"])
+def test_a_figure_without_points_says_what_is_missing(
+    name: str, tmp_path: Path, golden: Golden
+) -> None:
     sheet = drawn(RUNS[name](), tmp_path, "pareto")["pareto"]
     (path,) = save(sheet, tmp_path / "pareto", ("svg",))
     (rows,) = curve_panels(plotted(RUNS[name](), tmp_path), PARETO).values()
-    missing = missing_from(rows)
-    assert missing.startswith(
-        "no case has tokens / s of a rank and MiB allocated at the peak of a rank\n"
-    )
-    assert why in missing
+    golden(missing_from(rows))
     assert path.exists()
 
 
-def test_work_that_grows_with_the_ranks_is_weak_scaling(tmp_path: Path) -> None:
+def test_work_that_grows_with_the_ranks_is_weak_scaling(tmp_path: Path, golden: Golden) -> None:
     """Cases on one number of ranks each, with equal tokens a rank, share a panel."""
     records = [x for n in (1, 2, 4) for x in run_of(("dsp",), (n,), (1024 * n,))]
     (title,) = drawn(records, tmp_path, "scaling")["scaling"].panels
-    assert title.startswith("work grows with the ranks: dsp-720m (65,536 tokens a rank")
+    golden(title, "weak scaling")
     (title,) = drawn(run_of(("dsp",)), tmp_path, "scaling")["scaling"].panels
-    assert title.startswith("same work: dsp-720m")
+    golden(title, "strong scaling")
 
 
 def test_any_figure_over_any_column(tmp_path: Path) -> None:

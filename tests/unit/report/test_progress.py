@@ -54,21 +54,19 @@ def test_steps_that_were_only_counted_have_no_time(
 
 
 def test_what_disturbed_a_launch_is_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], golden: Golden
 ) -> None:
     """The noise stands below the figures, also without --verbose."""
     noisy = replace(GOOD, noisy="others used 0.9 of 2 cores")
-    assert printed(tmp_path, capsys, noisy).endswith("\n  noisy: others used 0.9 of 2 cores")
+    golden(printed(tmp_path, capsys, noisy), hide=TIMES)
 
 
 def test_operators_that_nothing_looks_into_are_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], golden: Golden
 ) -> None:
     """With what counts their bytes all the same."""
     unseen = replace(GOOD, unseen_operators="mine::gather (4 calls)")
-    assert printed(tmp_path, capsys, unseen).endswith(
-        "\n  not looked into: mine::gather (4 calls); see benchmarks/wire.py"
-    )
+    golden(printed(tmp_path, capsys, unseen), hide=TIMES)
 
 
 def test_a_doubt_is_said_in_full_once(

@@ -142,21 +142,32 @@ def test_a_torn_file_is_written_on(
     assert rows_left_out(after) == rows_left_out(before)
 
 
-DAMAGE = [
-    (CONTENT[:-80], "its last line was cut short"),
-    (CONTENT[:90], "its last line was cut short"),
-    (CONTENT.replace(b"never", b"ne\xffver"), "it holds bytes that are not UTF-8"),
-    (CONTENT + bytes(512) + b"\n", "it holds null bytes"),
-    (b"\xef\xbb\xbf" + CONTENT.replace(b"\r\n", b"\n"), ""),
-    (CONTENT.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"), ""),
-    (as_csv(MIXED, [name for name in COLUMNS if name != "log"]).encode(), ""),
-    (b"", ""),
-]
+DAMAGED = {
+    "cut in a row": CONTENT[:-80],
+    "cut in the head": CONTENT[:90],
+    "not UTF-8": CONTENT.replace(b"never", b"ne\xffver"),
+    "null bytes": CONTENT + bytes(512) + b"\n",
+}
+WHOLE = {
+    "other ends of lines": b"\xef\xbb\xbf" + CONTENT.replace(b"\r\n", b"\n"),
+    "the same": CONTENT.replace(b"\r\n", b"\n").replace(b"\n", b"\r\n"),
+    "a column less": as_csv(MIXED, [name for name in COLUMNS if name != "log"]).encode(),
+    "empty": b"",
+}
+KEPT_AS = {r"damaged-2\S+": "damaged-WHEN"}
 
 
-@pytest.mark.parametrize(("content", "damage"), DAMAGE, ids=range(len(DAMAGE)))
+@pytest.mark.parametrize(
+    ("content", "is_damaged"),
+    [*((text, True) for text in DAMAGED.values()), *((text, False) for text in WHOLE.values())],
+    ids=[*DAMAGED, *WHOLE],
+)
 def test_a_damaged_file_is_kept_and_named(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str], content: bytes, damage: str
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+    content: bytes,
+    is_damaged: bool,
+    golden: Golden,
 ) -> None:
     """Before anything is written behind it; a file that only looks otherwise is no damaged one."""
     path = tmp_path / "runs.csv"
@@ -166,11 +177,11 @@ def test_a_damaged_file_is_kept_and_named(
             store.append(record(launch=8))
         kept = sorted(tmp_path.glob("runs.csv.damaged-2*"))
         said = capsys.readouterr().err
-        if not damage:
+        if not is_damaged:
             assert (kept, said) == ([], "")
             return
         assert [one.read_bytes() for one in kept] == [content] * (number + 1)
-        assert said.startswith(f"{path}: {damage}; the file as it was is kept as runs.csv.damaged-")
+        golden(said, hide=KEPT_AS)
     assert stored(tmp_path)[-1] == record(launch=8)
 
 

@@ -241,7 +241,7 @@ def test_joint_attention_among_others_shares_its_heads(golden: Golden) -> None:
     """A mixed stack runs: axial sublayers by switching, the joint one by heads, and says so."""
     work, dsp = find("mixed", "verify"), load("dsp")
     assert dsp.why_not(work, 4) is None
-    assert dsp.on(work, 4).notes.endswith("it goes by ulysses, which sends the fewest bytes")
+    golden(dsp.on(work, 4).notes, "notes")
     assert not dsp.on(find("dsp-720m"), 4).notes
     layout = dsp.on(work, 4).layout
     for sublayer, axis in zip(work.stack, layout, strict=True):
@@ -251,7 +251,7 @@ def test_joint_attention_among_others_shares_its_heads(golden: Golden) -> None:
         assert joint or axis not in sublayer.attended
     why = dsp.why_not(work.model_copy(update={"heads": 2, "kv_heads": 2}), 4)
     assert why is not None
-    golden(why)
+    golden(why, "of few heads")
 
 
 def test_timesformer_on_eight_ranks() -> None:

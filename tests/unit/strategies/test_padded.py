@@ -70,6 +70,6 @@ def test_each_rank_computes_as_many_heads(monkeypatch: pytest.MonkeyPatch) -> No
 
 def test_the_price_is_named(golden: Golden) -> None:
     """A note says how many heads are computed; nothing where heads divide."""
-    golden(load("ulysses:padded").on(wan(), 4).notes)
-    assert load("usp:padded:ulysses=4").on(wan(), 8).notes.startswith("14 heads are padded to 16")
+    golden(load("ulysses:padded").on(wan(), 4).notes, "of ulysses")
+    golden(load("usp:padded:ulysses=4").on(wan(), 8).notes, "of usp")
     assert load("ulysses:padded").on(wan(), 7).notes == load("ulysses").on(wan(), 4).notes == ""

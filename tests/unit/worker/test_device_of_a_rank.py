@@ -40,16 +40,12 @@ def test_a_gpu_for_each_rank(
     assert device_of(monkeypatch, local_rank, visible) == torch.device("cuda", index)
 
 
-@pytest.mark.parametrize(
-    ("local_rank", "visible", "seen"), [(2, 2, "2 GPUs"), (7, 4, "4 GPUs"), (0, 0, "no GPU")]
-)
+@pytest.mark.parametrize(("local_rank", "visible"), [(2, 2), (7, 4), (0, 0)])
 def test_a_rank_without_a_gpu(
-    monkeypatch: pytest.MonkeyPatch, local_rank: int, visible: int, seen: str, golden: Golden
+    monkeypatch: pytest.MonkeyPatch, local_rank: int, visible: int, golden: Golden
 ) -> None:
     """The message has the variable, how many GPUs there are, and what works."""
     with pytest.raises(Failure) as refused:
         device_of(monkeypatch, local_rank, visible)
     assert refused.value.code == USAGE
-    said = str(refused.value)
-    assert said.startswith(f"LOCAL_RANK={local_rank}, and this rank sees {seen}; ")
-    golden(said)
+    golden(refused.value)
