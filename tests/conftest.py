@@ -24,10 +24,12 @@ atexit.register(gc.freeze)
 WAITING = "tests/processes"
 """Here tests wait for processes most of their time; serial tests are here alone."""
 LONGEST = (
-    *("tests/conformance", "tests/cli", "tests/unit/benchmarks", "tests/unit/report"),
-    *("tests/unit/results", "tests/unit/regression", "tests/unit/launch"),
+    *("tests/conformance", "tests/cli", "tests/unit/own_model", "tests/unit/projection"),
+    *("tests/unit/benchmarks", "tests/unit/report", "tests/unit/worker/test_optimizer.py"),
+    *("tests/unit/workload/test_validate.py", "tests/unit/results", "tests/unit/regression"),
+    "tests/unit/launch",
 )
-"""Folders whose files compute longest: begun last, one of them would be waited for in the end."""
+"""Folders and files that compute longest: begun last, one would be waited for in the end."""
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

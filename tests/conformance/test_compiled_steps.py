@@ -20,10 +20,11 @@ from spbench.workload.catalogue import find, with_settings
 from spbench.workload.workload import Workload
 
 ATTENTIONS = 4
-"""In a step: two blocks of two."""
+"""In a step: two blocks of two, and of nothing else."""
 
 
 def shape(**settings: Any) -> Workload:
+    settings = {"block": "[{attention: space}, {attention: time}]"} | settings
     return with_settings(find("axes-2d", "verify"), [f"{k}={v}" for k, v in settings.items()])
 
 

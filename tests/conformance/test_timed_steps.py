@@ -39,6 +39,9 @@ def shape(name: str = "axes-2d-uneven", **settings: Any) -> Workload:
     return with_settings(find(name, "verify"), [f"{k}={v}" for k, v in settings.items()])
 
 
+ONE_BLOCK = {"depth": 1, "block": "[{attention: space}, {attention: time}, {mlp: 2.6}]"}
+
+
 @pytest.fixture
 def reduced_gates(monkeypatch: pytest.MonkeyPatch) -> None:
     """No workload fits whole."""
@@ -86,7 +89,7 @@ def test_attention_skipped_from_the_fourth_step_on_in_run(monkeypatch: pytest.Mo
 
     monkeypatch.setattr(Step, "__call__", counted)
     monkeypatch.setattr(heads, "attend_whole", skipped)
-    words = complaint(run_on_threads(shape(), "ulysses", 2))
+    words = complaint(run_on_threads(shape(**ONE_BLOCK), "ulysses", 2))
     assert IN_TIMED_STEPS in words
     assert words.startswith("wrong_result: ")
 
@@ -107,7 +110,7 @@ def test_nan_in_a_gradient_of_every_timed_step_in_run(monkeypatch: pytest.Monkey
         return out
 
     monkeypatch.setattr(Step, "__call__", broken)
-    samples = run_on_threads(shape(), "ulysses", 2)
+    samples = run_on_threads(shape(**ONE_BLOCK), "ulysses", 2)
     assert {sample.status for sample in samples} == {"wrong_result"}
     words = "gradient of blocks.0.residuals.0.sublayer.out.bias is not finite in the timed steps"
     assert samples[1].reason == words
@@ -145,9 +148,10 @@ def test_a_collective_that_bypasses_comm(
         return out
 
     monkeypatch.setattr(ulysses.UlyssesPlan, "attend", secretive)
+    work = shape(block="[{attention: space}, {attention: time}]")
     words = "a collective that comm/ does not count: c10d::allreduce_ (4 calls)"
-    assert words in complaint(run_on_threads(shape(), "ulysses", 2))
-    assert words in verify_on_threads(shape(), "ulysses", 2)
+    assert words in complaint(run_on_threads(work, "ulysses", 2))
+    assert words in verify_on_threads(work, "ulysses", 2)
 
 
 def scale_attention(monkeypatch: pytest.MonkeyPatch, is_wrong: Callable[[Tensor], bool]) -> None:
@@ -161,11 +165,11 @@ def scale_attention(monkeypatch: pytest.MonkeyPatch, is_wrong: Callable[[Tensor]
 
 
 BLOCKS = "[{attention: space}, {attention: time}, {mlp: 2}]"
-FIVE_BLOCKS = {"depth": 5, "block": BLOCKS, "batch": 1}
+FOUR_BLOCKS = {"depth": 4, "block": BLOCKS, "batch": 1}
 BEYOND = {
-    "heads above 12": (FIVE_BLOCKS | {"hidden": 80}, lambda q: q.shape[-1] > 12),
+    "heads above 12": (FOUR_BLOCKS | {"hidden": 80}, lambda q: q.shape[-1] > 12),
     "axes above 512": (
-        FIVE_BLOCKS | {"hidden": 16, "heads": 2, "axes": "{time: 2, space: 516}"},
+        FOUR_BLOCKS | {"hidden": 16, "heads": 2, "axes": "{time: 2, space: 516}"},
         lambda q: 516 in q.shape,
     ),
 }
@@ -180,7 +184,7 @@ def test_a_scale_that_is_wrong_by_2_percent(
     work = shape(**settings)
     right = run_on_threads(work, "ulysses", 2)
     assert complaint(right) == ""
-    assert "(3 of 5 blocks)" in right[0].gated_on
+    assert "(3 of 4 blocks)" in right[0].gated_on
     scale_attention(monkeypatch, is_wrong)
     assert DIFFERS in complaint(run_on_threads(work, "ulysses", 2))
     assert DIFFERS in verify_on_threads(work, "ulysses", 2)
@@ -227,7 +231,7 @@ def test_a_defect_from_the_third_block_on(
                 residual.register_forward_hook(lambda module, given, out: (out[0] * 1.02, out[1]))
 
     monkeypatch.setattr(Transformer, "__init__", wrong)
-    work = shape(**FIVE_BLOCKS)
+    work = shape(**FOUR_BLOCKS)
     assert DIFFERS in complaint(run_on_threads(work, "dsp", 2))
     assert DIFFERS in verify_on_threads(work, "dsp", 2)
 

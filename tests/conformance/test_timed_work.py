@@ -42,10 +42,19 @@ from spbench.workload.workload import Workload
 Attend = Callable[[Tensor, Tensor, Tensor, Scores], Tensor]
 
 
-def shape(**settings: Any) -> Workload:
+ONE_BLOCK = {"depth": 1, "block": "[{attention: space}, {attention: time}, {mlp: 2.6}]"}
+"""All that faults are planted in: an attention with switches, one without, weights, updates."""
+
+
+def whole_shape(**settings: Any) -> Workload:
+    """Of two blocks, with cross-attention, too: what is right is to stand on it."""
     return with_settings(
         find("axes-2d-uneven", "verify"), [f"{k}={v}" for k, v in settings.items()]
     )
+
+
+def shape(**settings: Any) -> Workload:
+    return whole_shape(**(ONE_BLOCK | settings))
 
 
 class Now:
@@ -195,7 +204,7 @@ def test_a_backward_that_adds_in_another_order_each_time_in_run(
         return shaken
 
     plant(monkeypatch, make)
-    samples = run_on_threads(shape(dtype="bfloat16"), "ulysses", 2)
+    samples = run_on_threads(whole_shape(dtype="bfloat16"), "ulysses", 2)
     if since is None:
         assert complaint(samples) == ""
         assert 0 < (samples[0].repeat_error or 0) < 0.02
@@ -329,19 +338,19 @@ def test_what_the_first_step_sets_up_is_no_fault(monkeypatch: pytest.MonkeyPatch
         return with_table
 
     plant(monkeypatch, make)
-    samples = run_on_threads(shape(), "ulysses", 2)
+    samples = run_on_threads(whole_shape(), "ulysses", 2)
     assert complaint(samples) == ""
     assert samples[0].compute_ms and samples[0].compute_note == ""
-    assert verify_on_threads(shape(), "ulysses", 2) == ""
+    assert verify_on_threads(whole_shape(), "ulysses", 2) == ""
 
 
 @pytest.mark.parametrize("optimizer", ["none", "adamw"])
 def test_right_steps_compare_with_silent_ones(optimizer: str) -> None:
     """Nothing is planted, and nothing is wrong; AdamW's own counting is no work of a step."""
-    samples = run_on_threads(shape(optimizer=optimizer), "megatron-tp", 2)
+    samples = run_on_threads(whole_shape(optimizer=optimizer), "megatron-tp", 2)
     assert complaint(samples) == ""
     assert all(sample.compute_ms and not sample.compute_note for sample in samples)
-    assert verify_on_threads(shape(optimizer=optimizer), "megatron-tp", 2) == ""
+    assert verify_on_threads(whole_shape(optimizer=optimizer), "megatron-tp", 2) == ""
 
 
 def silent_note(workload: Workload) -> str:

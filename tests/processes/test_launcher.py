@@ -15,6 +15,7 @@ import pytest
 from helpers import spbench_process
 from helpers.command_line import spbench
 from helpers.examples import ALL
+from helpers.run_on_threads import BRIEF
 from helpers.shared_launcher import SharedAgent
 from helpers.spbench_process import PATHS, PLUGINS, SMALL
 from helpers.stored_rows import stored
@@ -63,7 +64,7 @@ def faults(
         own = ["by-own-operator", "by-torchs-operator", "outside-torch"]
         names = ["raises", "lies", *own, "dsp"]
         request = Request(
-            combinations=every(find("axes-2d", "verify"), names, [2]), device="cpu", budget=QUICK
+            combinations=every(find("axes-2d", "verify"), names, [2]), device="cpu", budget=BRIEF
         )
         launcher = LocalLauncher(folder / "logs" / "launcher.log")
         with sweep_into(folder, launcher) as sweep:
