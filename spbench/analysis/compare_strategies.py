@@ -32,12 +32,8 @@ from spbench.analysis.compare import MARGIN, Comparison, compare_side_by_side
 from spbench.analysis.intervals import geometric_mean
 from spbench.analysis.launches import NONE, CaseRows, Cases, cases_of
 from spbench.analysis.rows import LaunchRows
+from spbench.results.record import SURE, USABLE
 from spbench.workload.traffic import PHASES
-
-SURE = 0.9
-"""Share of a projection's draws in which a strategy must be slower to be told apart."""
-USABLE = 0.92
-"""Part of a device's memory that tensors may take."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -114,6 +114,13 @@ def empty_parameter(shape: tuple[int, ...], part: Shard | None, rank: int = 0) -
     return parameter
 
 
+def another(parameter: nn.Parameter) -> nn.Parameter:
+    """A parameter with the same numbers, cut and summed alike: that of another block of a kind."""
+    made = nn.Parameter(parameter.detach())
+    vars(made).update(vars(parameter))
+    return made
+
+
 def product(x: Tensor, weight: Tensor, bias: Tensor | None, inner: int) -> Tensor:
     """(…, *in) times a weight (*out, *in), whose last ``inner`` dims are summed over.
 

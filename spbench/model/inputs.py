@@ -32,8 +32,7 @@ softmax as it is and moves its log-sum-exp: by several hundred, to either side o
 def named_tensor(
     name: str, shape: tuple[int, ...], seed: int, device: torch.device = CPU
 ) -> Tensor:
-    """Standard normal float32 numbers that depend on name, shape, seed and kind of device alone;
-    none on the device ``meta``.
+    """Standard normal float32 numbers that depend on name, shape, seed and kind of device alone.
 
     Parameters
     ----------
@@ -47,10 +46,8 @@ def named_tensor(
     Returns
     -------
     Tensor
-        float32; empty on ``meta``.
+        float32.
     """
-    if device.type == "meta":
-        return torch.empty(shape, device=device)
     generator = torch.Generator(device).manual_seed(zlib.crc32(f"{seed} {name}".encode()))
     return torch.randn(shape, generator=generator, device=device)
 
@@ -80,6 +77,8 @@ def load_weights(
         order.
     """
     for name, parameter in model.named_parameters():
+        if parameter.is_meta:  # there is nothing to fill
+            continue
         part = part_of(parameter)
         shape = list(parameter.shape)
         if part is not None:

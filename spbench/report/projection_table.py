@@ -5,9 +5,9 @@ import sys
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from spbench.analysis.compare_strategies import USABLE
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fewer
+from spbench.results.record import USABLE
 from spbench.text import counted
 
 TERMS = ("gemm", "attention", "elementwise", "share")

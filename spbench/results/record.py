@@ -52,6 +52,10 @@ def larger_error(*errors: float | None) -> float | None:
 SCHEMA_VERSION = 4
 MUCH = 0.1
 """Share of a step below which waiting is not worth a warning or a rate, and may be noise."""
+SURE = 0.9
+"""Share of a projection's draws in which a strategy must be slower to be told apart."""
+USABLE = 0.92
+"""Part of a device's memory that tensors may take."""
 
 
 @dataclass(frozen=True)

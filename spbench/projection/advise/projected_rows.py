@@ -15,11 +15,10 @@ from typing import Any
 
 import numpy as np
 
-from spbench.analysis.compare_strategies import USABLE
 from spbench.projection.advise.project import KIND, Projection
 from spbench.projection.costmodel.step_time import COMPUTE, HOST, Cost, Mode
 from spbench.results.machine import environment
-from spbench.results.record import Record
+from spbench.results.record import USABLE, Record
 from spbench.results.store import Store
 from spbench.strategies.registry import load
 from spbench.workload.case import Case

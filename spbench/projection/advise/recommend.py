@@ -15,7 +15,6 @@ from typing import Any, final
 
 import numpy as np
 
-from spbench.analysis.compare_strategies import SURE, USABLE
 from spbench.errors import Failure
 from spbench.projection.advise.candidates import decisive_command, what_would_decide
 from spbench.projection.advise.project import Projection
@@ -25,6 +24,7 @@ from spbench.projection.costmodel.step_time import COMPUTE, HOST, Mode, Prices, 
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fewer
 from spbench.report.projection_table import memory, span
+from spbench.results.record import SURE, USABLE
 from spbench.text import counted, listed
 
 STEPS, MOST_STEPS = (2**-0.5, 2**0.5), 12

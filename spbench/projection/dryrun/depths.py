@@ -12,12 +12,13 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from itertools import product
+from itertools import islice, product
 from typing import Literal, Self, final
 
 from torch import nn
 
 from spbench.comm.gradient_buckets import BUCKET_BYTES
+from spbench.layers.linear import another
 from spbench.projection.dryrun.dry_step import DryStep
 from spbench.projection.dryrun.storage_log import Level, Stretch
 from spbench.projection.dryrun.work import Counted, Memory, summed
@@ -75,6 +76,19 @@ class FewBlocks:
     def _without(self, periods: tuple[int, ...]) -> Workload:
         parts = zip(self.whole.parts, self.periods, periods, strict=True)
         return self.whole.with_depths([part.depth - n * each for part, n, each in parts])
+
+    def weights(self, few: DryStep) -> list[nn.Parameter]:
+        """The parameters of the whole depth, from a step of ``reduced``."""
+        whole, blocks = list(few.weights), iter(few.blocks)
+        stacks = [list(islice(blocks, part.depth)) for part in self.reduced.parts]
+        # The last stack first: what goes in moves what comes after it.
+        cut = zip(stacks, self.periods, self.left_out, strict=True)
+        for stack, period, left in reversed(list(cut)):
+            if left:
+                begin, end = stack[1].start, stack[period].stop
+                one = few.weights[begin:end]
+                whole[end:end] = [another(weight) for _ in range(left) for weight in one]
+        return whole
 
     def extrapolated(self, base: DryStep, few: DryStep) -> Counted | None:
         """What the whole depth counts, from ``base`` and ``reduced``; None: it is not affine."""

@@ -125,6 +125,8 @@ class DryStep:
     parts: Mapping[object, Counted]
     """What each of its stretches counts."""
     weights: list[nn.Parameter]
+    blocks: list[range]
+    """Which of the weights each block has, from the first block on."""
     stretches: Mapping[object, Stretch]
     """Stretches of its memory; none, if nobody asked for them."""
 
@@ -152,7 +154,8 @@ class DryRun:
         with recorder:
             step, given = prepared(self.plan.rebound(workload), self.rank, recorder)
             inputs, cotangent = given
-            _mark(step, workload, recorder)
+            blocks = [each for each in step.model.modules() if isinstance(each, Block)]
+            _mark(step, blocks, workload, recorder)
             if log is not None:
                 log.hold(step.model.parameters(), "parameters")
                 log.hold([*step.model.buffers(), *inputs.tensors, cotangent], "activations")
@@ -161,17 +164,25 @@ class DryRun:
                 step(inputs, cotangent)
                 if log is not None:
                     log.settle([x.grad for x in [*step.model.parameters(), *inputs.leaves]])
+        weights = list(step.model.parameters())
         return DryStep(
             parts=recorder.counted(),
-            weights=list(step.model.parameters()),
+            weights=weights,
+            blocks=_places(weights, blocks),
             stretches={} if log is None else log.stretches(),
         )
 
 
-def _mark(step: Step, workload: Workload, recorder: Recorder) -> None:
+def _places(weights: Sequence[nn.Parameter], blocks: Sequence[Block]) -> list[range]:
+    """Where the weights of each block are, which lie side by side."""
+    place = {weight: i for i, weight in enumerate(weights)}
+    own = [[place[weight] for weight in block.parameters()] for block in blocks]
+    return [range(min(places), max(places) + 1) for places in own]
+
+
+def _mark(step: Step, blocks: Sequence[Block], workload: Workload, recorder: Recorder) -> None:
     """Has ``recorder`` told where stretches begin."""
     places = [(s, i) for s, part in enumerate(workload.parts) for i in range(part.depth)]
-    blocks = [each for each in step.model.modules() if isinstance(each, Block)]
     for place, block in zip(places, blocks, strict=False):
         block.register_forward_pre_hook(partial(_enters, recorder, place))
         block.register_forward_hook(partial(_leaves, recorder, place), always_call=True)

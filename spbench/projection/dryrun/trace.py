@@ -13,24 +13,20 @@ from dataclasses import replace
 from fractions import Fraction
 from functools import partial
 
-import torch
 from torch import nn
 
-from spbench.comm.collectives import Collectives
 from spbench.comm.gradient_buckets import fill_buckets
 from spbench.errors import Failure
 from spbench.layers.linear import summed_over
-from spbench.model.transformer import model_of
 from spbench.projection.dryrun.busiest import not_exceeded, ranks_to_count
 from spbench.projection.dryrun.depths import FewBlocks, memory, runs_whole
-from spbench.projection.dryrun.dry_step import DryRun, DryStep, UnsentNccl
-from spbench.projection.dryrun.meta_ops import META, Known, Signature
-from spbench.projection.dryrun.recorder import Recorder
+from spbench.projection.dryrun.dry_step import DryRun, DryStep
+from spbench.projection.dryrun.meta_ops import Known, Signature
 from spbench.projection.dryrun.work import Counted, Kernel, Memory, Message, Work, as_bytes
 from spbench.strategies.base import Plan, Strategy
 from spbench.text import counted as in_words
 from spbench.workload.case import Device
-from spbench.workload.mesh import ALL, CFG, Mesh
+from spbench.workload.mesh import ALL, Mesh
 from spbench.workload.traffic import Count, all_reduce_bytes, count
 from spbench.workload.workload import Workload
 
@@ -96,8 +92,8 @@ def _work(few: FewBlocks, run: DryRun, base: DryStep, with_memory: bool) -> Work
         few, step = few.all, base if few.growth == 1 else run(workload, with_memory=True)
         weights, total = step.weights, step.counted
     else:
-        step, weights = run(few.reduced, with_memory=with_memory), _weights(run)
-        total = _extrapolated(few, base, step, run)
+        step = run(few.reduced, with_memory=with_memory)
+        weights, total = few.weights(step), _extrapolated(few, base, step, run)
     predicted = _predicted(run)
     if wrong := _why_not_predicted(_sent(total), predicted):
         raise Failure(f"the dry run of rank {run.rank} {wrong}: one of the two is wrong")
@@ -154,16 +150,6 @@ def _why_not_predicted(sent: Count, predicted: Count) -> str:
             where = f"{phase} over {axis}" if axis != ALL else phase
             return f"sends {counted:,.0f} bytes by {op} in {where}, predicted {told:,.0f}"
     return ""
-
-
-def _weights(of: DryRun) -> list[nn.Parameter]:
-    """The parameters of the whole model that a rank holds."""
-    recorder = Recorder()
-    transport = UnsentNccl(of.rank, of.plan.ranks, recorder)
-    with recorder, META:
-        comm = Collectives(transport, of.plan.mesh).along(*of.plan.mesh.without(CFG))
-        model = model_of(of.plan.group, comm).to(getattr(torch, of.plan.workload.dtype))
-    return list(model.parameters())
 
 
 def _gradients(weights: list[nn.Parameter], mesh: Mesh, holds_whole: bool) -> Counted:

@@ -15,6 +15,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from spbench.comm.fake import silent_transports
 from spbench.comm.gradient_buckets import fill_buckets
 from spbench.errors import Failure
+from spbench.layers.linear import is_of_heads, part_of
 from spbench.projection.dryrun import trace
 from spbench.projection.dryrun.depths import FewBlocks
 from spbench.projection.dryrun.dry_step import DryRun, DryStep
@@ -65,6 +66,20 @@ def test_few_blocks_tell_what_all_do(
     assert work(deep, load(strategy), 4) == few
 
 
+@pytest.mark.parametrize(
+    ("strategy", "fields"), [("dsp", THREE_AXES), ("megatron-sp", STACKS), ("megatron-sp", {})]
+)
+def test_few_blocks_tell_the_weights_of_all(strategy: str, fields: dict[str, Any]) -> None:
+    """In their order, with what is cut, and with what gradients are summed over."""
+    deep = workload(**fields)
+    run = DryRun(load(strategy).on(deep, 4), 0, "cuda", {})
+    few = FewBlocks.of(deep, run.plan.layout)
+    told, held = few.weights(run(few.reduced)), run(deep).weights
+    assert len(held) == len({*told}) > len(run(few.reduced).weights)
+    for facts in (lambda weight: weight.shape, part_of, is_of_heads):
+        assert [*map(facts, told)] == [*map(facts, held)]
+
+
 def test_what_is_not_affine_runs_whole(monkeypatch: pytest.MonkeyPatch, golden: Golden) -> None:
     """Where the predicted bytes of the whole depth are others, all blocks run, and the dry run is
     refused if all of them send something else, too."""
@@ -103,9 +118,9 @@ def test_what_blocks_add_is_checked(
     """Ten blocks of which four run: the middle two are alike, and nothing else grows."""
     few = FewBlocks(workload(depth=10), (1,), (6,))
     parts = {("forward", 0, i): counted(n) for i, n in enumerate(of_blocks)}
-    step = DryStep(parts={None: counted(beside[1]), **parts}, weights=[], stretches={})
+    step = DryStep(parts={None: counted(beside[1]), **parts}, weights=[], blocks=[], stretches={})
     alone = beside[0] + of_blocks[0] + of_blocks[3] - 3
-    base = DryStep(parts={None: counted(alone)}, weights=[], stretches={})
+    base = DryStep(parts={None: counted(alone)}, weights=[], blocks=[], stretches={})
     total = few.extrapolated(base, step)
     assert (total and total.kernels.total()) == expected
 
