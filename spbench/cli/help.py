@@ -142,9 +142,9 @@ Complete = Callable[[click.Context, click.Parameter, str], list[CompletionItem]]
 
 def strategies(_: click.Context, __: click.Parameter, text: str) -> list[CompletionItem]:
     """Strategies, each also behind a comma."""
-    from spbench.strategies.registry import SUMMARIES, places
+    from spbench.strategies.registry import SUMMARIES, named
 
-    return _behind_commas(text, ["all", *places()], SUMMARIES)
+    return _behind_commas(text, ["all", "vendors", *named()], SUMMARIES)
 
 
 def catalogue(kind: str) -> Complete:

@@ -25,7 +25,7 @@ from spbench.results.find_run import RESULTS, not_there_yet
 from spbench.results.run_json import case_of, read_run
 from spbench.results.runs_csv import frame_of, latest, read_runs
 from spbench.strategies.describe import lanes
-from spbench.strategies.registry import SUMMARIES, expand_names, places
+from spbench.strategies.registry import BUILT_IN, SUMMARIES, VENDORS, expand_names, named
 from spbench.text import quoted
 from spbench.workload.case import MAX_RANKS
 from spbench.workload.catalogue import find, load_text
@@ -35,7 +35,7 @@ from spbench.workload.mesh import CaseMesh
 from spbench.workload.sweeps import load_sweep
 
 WORDS = {
-    **{"strategies": (0, 1), "workloads": (0, 1), "sweeps": (0, 1, 2, 5)},
+    **{"strategies": (0, 1, 2), "workloads": (0, 1), "sweeps": (0, 1, 2, 5)},
     **{"clusters": (0, 1, 2), "runs": (0, 1)},
 }
 """The lists, and the columns of each that hold words."""
@@ -123,10 +123,14 @@ def _shown(column: str, value: Any) -> str:
 
 
 def _strategies() -> list[dict[str, Any]]:
-    known = places()
+    paths, own = named(), options.strategies_of(["all"])
     return [
-        {"strategy": name, "idea": SUMMARIES.get(name, f"from {known[name]}")}
-        for name in options.strategies_of(["all"])
+        {
+            "strategy": name,
+            "idea": SUMMARIES.get(name, f"from {paths[name]}"),
+            "code": "vendor" if name in VENDORS else "spbench" if name in BUILT_IN else "plug-in",
+        }
+        for name in [*own, *VENDORS]
     ]
 
 

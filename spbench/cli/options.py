@@ -114,6 +114,11 @@ def strategies_of(texts: Sequence[str]) -> list[str]:
     return names
 
 
+def asks_for_several(texts: Sequence[str]) -> bool:
+    """Whether a name among them stands for all strategies of a kind."""
+    return bool({"all", "vendors"} & {*map(str.strip, ",".join(texts).split(","))})
+
+
 def asks_for_all(texts: Sequence[str]) -> bool:
     """Whether 'all' is among the names."""
     return "all" in map(str.strip, ",".join(texts).split(","))
@@ -142,7 +147,8 @@ strategy_option = click.option(
     default=("all",),
     metavar="NAME[:OPTION]",
     shell_complete=help.strategies,
-    help="Strategies, repeated or with commas; 'all' for every strategy.",
+    help="Strategies, repeated or with commas; 'all' of spbench's own, 'vendors' for other "
+    "packages' code.",
 )
 gpus_option = click.option(
     "-g",

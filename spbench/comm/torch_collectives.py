@@ -12,7 +12,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch.utils._pytree import tree_leaves
 
-from spbench.workload.traffic import all_reduce_bytes
+from spbench.workload.traffic import Op, all_reduce_bytes
 
 NAMESPACES = ("c10d", "_c10d_functional", "_c10d_functional_autograd", "symm_mem", "_dtensor")
 """Namespaces of torch's operations that move tensors between ranks."""
@@ -47,6 +47,12 @@ def sent_bytes(func: Any, args: Sequence[Any], kwargs: Arguments) -> int | Fract
     return None if group is None else formula(given, group)
 
 
+def op_of(func: Any) -> Op | None:
+    """The collective that ``Transport`` would have counted a call as; None where it has none."""
+    formula = FORMULAS.get(func._schema.name.partition("::")[2])
+    return None if formula is None else OPS_BY_FORMULA.get(formula)
+
+
 def _group(given: Arguments) -> Group | None:
     """The group of a call: an object of torch's, or its name."""
     group = given.get("process_group", given.get("group_name"))
@@ -74,6 +80,10 @@ def _gather(given: Arguments, group: Group) -> int:
 def _scatter(given: Arguments, group: Group) -> Fraction:
     """All parts but one's own, which are alike."""
     return Fraction((group.size() - 1) * _input(given), group.size())
+
+
+def _all_to_all_of_one(given: Arguments, group: Group) -> Fraction:
+    return _scatter(given, group)
 
 
 def _all_reduce(given: Arguments, group: Group) -> Fraction:
@@ -129,7 +139,8 @@ BY_FORMULA: Sequence[tuple[Formula, Sequence[str]]] = (
     (_gather, ("all_gather_into_tensor_coalesced", "all_gather_into_tensor_out")),
     (_scatter, ("_reduce_scatter_base_", "reduce_scatter_", "reduce_scatter_tensor")),
     (_scatter, ("reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_coalesced_")),
-    (_scatter, ("reduce_scatter_tensor_out", "shard_dim_alltoall")),
+    (_scatter, ("reduce_scatter_tensor_out",)),
+    (_all_to_all_of_one, ("shard_dim_alltoall",)),
     (_all_reduce, ("allreduce_", "allreduce_coalesced_", "all_reduce", "all_reduce_")),
     (_all_reduce, ("all_reduce_coalesced", "all_reduce_coalesced_")),
     (_all_to_all, ("alltoall_base_", "all_to_all_single")),
@@ -143,3 +154,9 @@ BY_FORMULA: Sequence[tuple[Formula, Sequence[str]]] = (
 )
 FORMULAS = {name: formula for formula, names in BY_FORMULA for name in names}
 """By the name of the operation, without its namespace."""
+OPS_BY_FORMULA: Mapping[Formula, Op] = {
+    **{_gather: "all_gather", _scatter: "reduce_scatter", _all_reduce: "all_reduce"},
+    **dict.fromkeys((_all_to_all, _all_to_all_of_list, _all_to_all_of_one), "all_to_all"),
+    **dict.fromkeys((_all, _batch, _none), "p2p"),
+}
+"""What a call counts as; a broadcast, and what has one root, are none of ``Transport``'s."""

@@ -20,7 +20,7 @@ from spbench.comm.compiler import never_compiled
 from spbench.comm.packing import Cut, Cuts
 from spbench.results.heartbeat import Heartbeat
 from spbench.workload.mesh import ALL, Groups
-from spbench.workload.traffic import Count, Kind, Op, Phase, all_reduce_bytes
+from spbench.workload.traffic import Count, Kind, Op, Phase, all_reduce_bytes, merged
 
 
 class Handle(Protocol):
@@ -86,6 +86,11 @@ class Transport(ABC):
             yield
         finally:
             self._phase = before
+
+    @property
+    def phase_now(self) -> Phase:
+        """The phase as which what is sent now is counted."""
+        return self._phase
 
     def reset(self) -> None:
         """Forget what was counted."""
@@ -202,8 +207,7 @@ class Transports:
 
     def sent(self) -> Count:
         """Bytes sent since the last reset, of both."""
-        one, other = self.strategy.sent, self.gradients.sent
-        return {key: one.get(key, 0) + other.get(key, 0) for key in {**one, **other}}
+        return merged(self.strategy.sent, self.gradients.sent)
 
     def calls(self) -> dict[Kind, int]:
         """Collectives since the last reset that sent something, of both."""

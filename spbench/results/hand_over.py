@@ -78,7 +78,7 @@ class Sample(BaseModel, frozen=True):
     gated_on: str = ""
     device_name: str = ""
     versions: dict[str, str] = {}
-    """Versions of torch, cuda and nccl."""
+    """Versions of torch, cuda and nccl, and of the vendor whose code the strategy is."""
     environment: dict[str, str] = {}
     """Variables that the strategy asked for, and a fault that was planted."""
     conditions: Conditions | None = None

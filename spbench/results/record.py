@@ -458,6 +458,14 @@ class Record:
             "there are none."
         ),
     ] = ""
+    vendor: Annotated[
+        str,
+        Column(
+            "The package whose own code the strategy is, with its version, and its commit where it "
+            "was installed from a repository. A witness counts what it sends, and nothing silences "
+            "it: `compute_ms` is blank. Blank: spbench's own code."
+        ),
+    ] = ""
 
     @property
     def effort_label(self) -> str:

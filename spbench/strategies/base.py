@@ -83,6 +83,16 @@ class Strategy(ABC):
         """Why its options do not fit this workload, on any number of ranks; or None."""
         return None
 
+    @property
+    def only_measured(self) -> str | None:
+        """Why it runs between processes alone, neither as a share of one GPU nor as a dry run."""
+        return None
+
+    @property
+    def origin(self) -> str:
+        """The package whose own code it is, with its version and commit; blank: spbench's own."""
+        return ""
+
     @abstractmethod
     def why_not(self, workload: Workload, ranks: int) -> str | None:
         """Why it cannot run on ``ranks``, with values that would work; or None."""
@@ -109,6 +119,9 @@ class Plan:
     """Whether projections are cut over groups of the mesh's last axis, which sum no gradients."""
     holds_whole: bool = False
     """Whether each rank of such a group holds all that the group has."""
+    sends_itself: ClassVar[bool] = False
+    """Whether it is another package's code, whose transfers do not pass ``comm/``: a witness counts
+    them, and nothing silences them."""
     ends_in_transfer: bool = False
     """Whether a sublayer's last forward transfer comes after all tensors that backward needs."""
 

@@ -86,6 +86,14 @@ class BranchGroups(Strategy):
     def flattened(self, workload: Workload) -> Workload:
         return self.own.flattened(workload)
 
+    @property
+    def only_measured(self) -> str | None:
+        return self.own.only_measured
+
+    @property
+    def origin(self) -> str:
+        return self.own.origin
+
     def misfit(self, workload: Workload) -> str | None:
         branches = workload.guidance
         if branches == 1:

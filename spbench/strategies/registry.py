@@ -8,7 +8,7 @@ name, and is left out of ``all``.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from importlib import import_module
 from importlib.metadata import entry_points
@@ -44,10 +44,27 @@ SUMMARIES = {
     "kv-gather": "gathers K and V, each rank attends with its own queries",
     "attention-2d": "gathers queries along rows of ranks, K and V along columns",
     "usp": "shares out heads among neighbours, another exchange across them",
+    "deepspeed-ulysses": "DeepSpeed's DistributedAttention",
+    "torch-cp": "torch's context parallel, a ring of its templates",
+    "torch-kv-gather": "torch's gather of keys for flex_attention",
+    "diffusers-ulysses": "diffusers' context parallel, ulysses_degree",
+    "para-attn-ulysses": "ParaAttention's ulysses_attn_func",
+    "ring-attention-pytorch": "lucidrains' ring_flash_attn",
 }
 
+VENDORS = {
+    "deepspeed-ulysses": "spbench.vendors.deepspeed_ulysses:DeepSpeedUlysses",
+    "torch-cp": "spbench.vendors.torch_cp:TorchCP",
+    "torch-kv-gather": "spbench.vendors.torch_kv_gather:TorchKVGather",
+    "diffusers-ulysses": "spbench.vendors.diffusers_ulysses:DiffusersUlysses",
+    "para-attn-ulysses": "spbench.vendors.para_attn_ulysses:ParaAttnUlysses",
+    "ring-attention-pytorch": "spbench.vendors.ring_attention_pytorch:RingAttentionPytorch",
+}
+"""Other packages' own code, by the names of its adapters; ``all`` leaves them out, ``vendors`` is
+all of them."""
+
 OTHER_NAMES = {
-    **dict.fromkeys(("deepspeed", "deepspeed-ulysses", "ds-ulysses"), "ulysses"),
+    **dict.fromkeys(("deepspeed", "ds-ulysses"), "deepspeed-ulysses"),
     "ring-self-attention": "rsa",
     **dict.fromkeys(("ring-attention", "zigzag", "context-parallel", "cp"), "ring"),
     **dict.fromkeys(("kv-all-gather", "all-gather", "llama3", "gather"), "kv-gather"),
@@ -86,7 +103,8 @@ class BrokenPlugInError(Failure, ValueError):
 def plug_ins() -> dict[str, str]:
     """``module:class`` by the strategy's name, but for built-in names. Loads nothing."""
     points = entry_points(group=GROUP)
-    return {point.name: point.value for point in points if point.name not in BUILT_IN}
+    own = BUILT_IN | VENDORS
+    return {point.name: point.value for point in points if point.name not in own}
 
 
 def class_of(name: str, path: str) -> type[Strategy]:
@@ -140,8 +158,13 @@ class UnknownStrategyError(Failure, ValueError):
 
 
 def places() -> dict[str, str]:
-    """``module:class`` of each strategy, the built-in ones first."""
+    """``module:class`` of each strategy whose transfers pass ``comm/``, the built-in ones first."""
     return BUILT_IN | plug_ins()
+
+
+def named() -> dict[str, str]:
+    """``module:class`` of all that has a name: ``places``, and the adapters of vendors."""
+    return BUILT_IN | VENDORS | plug_ins()
 
 
 def check_name(text: str) -> None:
@@ -149,7 +172,7 @@ def check_name(text: str) -> None:
     from spbench.workload.yaml_file import short  # its pydantic stays out of completion
 
     name = text.split(":", maxsplit=1)[0]
-    names = list(BUILT_IN if name in BUILT_IN else places())  # plug-ins are looked for on disk
+    names = list(BUILT_IN if name in BUILT_IN else named())  # plug-ins are looked for on disk
     if name not in names:
         raise UnknownStrategyError(
             f"unknown strategy {short(name)}. {_near(own_name(name), names)}"
@@ -160,7 +183,7 @@ def check_name(text: str) -> None:
 def module_of(text: str) -> str:
     """The module of the strategy that ``text`` names, options or not. Loads nothing."""
     check_name(text)
-    return places()[text.partition(":")[0]].partition(":")[0]
+    return named()[text.partition(":")[0]].partition(":")[0]
 
 
 def _near(word: str, words: Sequence[str]) -> str:
@@ -169,11 +192,12 @@ def _near(word: str, words: Sequence[str]) -> str:
 
 
 def expand_names(texts: Sequence[str]) -> list[str]:
-    """Names from texts such as ``dsp,rsa`` and ``all``, each once, in order. Raises
+    """Names from texts such as ``dsp,rsa``, ``all`` and ``vendors``, each once, in order. Raises
     UnknownStrategyError. Loads no built-in strategy, and plug-ins only for ``all``."""
     names: dict[str, None] = {}
+    several: Mapping[str, Callable[[], list[str]]] = {"all": _sound, "vendors": lambda: [*VENDORS]}
     for text in (part.strip() for group in texts for part in group.split(",")):
-        for name in _sound() if text == "all" else [text]:
+        for name in several[text]() if text in several else [text]:
             check_name(name)
             names[name] = None
     return list(names)
@@ -189,7 +213,8 @@ def load(text: str) -> Strategy:
     UnknownStrategyError, and BrokenPlugInError for a plug-in that cannot be loaded."""
     check_name(text)
     name, *settings = text.split(":")
-    kind = class_at(BUILT_IN[name]) if name in BUILT_IN else class_of(name, places()[name])
+    own = BUILT_IN | VENDORS
+    kind = class_at(own[name]) if name in own else class_of(name, named()[name])
     takes = {field.name.replace("_", "-"): field for field in fields(kind)}
     options: dict[str, Any] = {}
     for setting in settings:

@@ -114,7 +114,10 @@ def in_rounds(cases: Sequence[Case], launches: Iterable[int], seed: int) -> list
 
 def declined(case: Case | Combination) -> str | None:
     """Why the strategy cannot run the case; None if it can."""
-    return in_mesh(case.strategy, case.mesh).declines(case.workload, case.ranks)
+    strategy = in_mesh(case.strategy, case.mesh)
+    is_share = isinstance(case, Case) and case.kind == "one_gpu_share"
+    alone = strategy.only_measured if is_share else None
+    return strategy.declines(case.workload, case.ranks) or alone
 
 
 def turned(cases: Sequence[T], launch: int, seed: int) -> list[T]:

@@ -21,6 +21,7 @@ COUNTS = (
     ("{}_bytes", "sent_by_op"),
 )
 
+VERSIONS = ("torch", "cuda", "nccl", "vendor")
 ERRORS = ("output_error", "gradient_error", "tolerance", "float32_error")
 """Columns of the gate, which a row has also where the gate failed."""
 DISTANCES = ("repeat_error", "agreement_error")
@@ -68,7 +69,7 @@ def columns_of(
     hosts = [*launched.hosts.values()]
     columns: dict[str, Any] = {"placement": placement_of(hosts) if hosts else ""}
     if samples:  # what all ranks have in common is told by the first that wrote anything
-        columns |= {name: samples[0].versions.get(name, "") for name in ("torch", "cuda", "nccl")}
+        columns |= {name: samples[0].versions.get(name, "") for name in VERSIONS}
         columns |= {"gpu": samples[0].device_name, "gated_on": samples[0].gated_on}
         columns["agreed_with"] = samples[0].agreed_with
         pairs = (pair for sample in samples for pair in sample.environment.items())

@@ -43,7 +43,7 @@ from spbench.worker.step import Step
 from spbench.worker.tensor_errors import Comparison, Named
 from spbench.worker.witness import Witness
 from spbench.workload.mesh import ALL
-from spbench.workload.traffic import Count, count
+from spbench.workload.traffic import Count, count, merged
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -157,10 +157,10 @@ def _compare(
         several_buckets=True,
     )
     transports.reset()
-    with Witness(transports) as witness:
+    with Witness(transports, counts=plan.group.sends_itself) as witness:
         mine = run_seeded(step, reference.rounded_to, observer)
     mine["output"] = observer.output(mine["output"])
-    sent = transports.sent()
+    sent = merged(transports.sent(), witness.sent)
     shards = step.cuts
     # Tensors of the other inputs, and updated weights, are cut as the ones that they come from.
     shards |= {flipped(name): cut for name, cut in shards.items()}
@@ -170,7 +170,7 @@ def _compare(
         reference.exact, reference.own, dtype=workload.dtype, shards=shards, comm=comm
     )
     tolerances = comparison.tolerances(list(mine))
-    with Witness(transports) as other_witness:
+    with Witness(transports, counts=plan.group.sends_itself) as other_witness:
         other = without_weights(step, run_flipped(step, reference.rounded_to, observer))
     tolerances |= comparison.tolerances(list(other))
     weights = updated_weights(step, reference.rounded_to, reference.exact, observer)
@@ -186,7 +186,8 @@ def _compare(
     output, on_other = worst({"output": mine.pop("output")}), worst(other)
     assert output is not None and on_other is not None
     gradient = worst(mine | weights)  # before a silent step moves the weights again
-    silent = _silent_step(step, reference, other_witness) if with_silent else None
+    is_silent_too = with_silent and not plan.group.sends_itself
+    silent = _silent_step(step, reference, other_witness) if is_silent_too else None
     return GateResult(
         silent=silent,
         workload=workload.name,

@@ -5,6 +5,7 @@ time of computation blank, and fails nothing.
 """
 
 import statistics
+from collections import Counter
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
@@ -25,7 +26,10 @@ from spbench.worker.step import Step, state_bytes, state_tensors
 from spbench.worker.step_proof import Expected, StepProof
 from spbench.worker.timer import WINDOW, Stopwatch
 from spbench.workload.case import Case, MeasurementBudget
-from spbench.workload.traffic import by_axis, by_call, by_op, by_phase
+from spbench.workload.traffic import by_axis, by_call, by_op, by_phase, merged
+
+SENDS_ITSELF = "its package sends by itself, which nothing silences"
+"""Why a step of another package's code has no time without communication."""
 
 
 def measure(
@@ -70,7 +74,7 @@ def measure(
         seen: dict[str, Any] = {"attention_kernel": "+".join(kernels.names)}
         seen["optimizer_bytes"] = state_bytes(whole.optimizer)
         proof.flip()
-        seen |= _memory_and_bytes(step, whole, already_there, group, observer)
+        seen |= _memory_and_bytes(step, whole, proof, already_there, observer)
         wrong = proof.second()
     if wrong is not None:
         return seen | wrong
@@ -93,7 +97,9 @@ def _time(
     watch = Stopwatch(group=group, now_s=observer.times.now_s)
     is_share = isinstance(group, ShareOfGroup)
     silent = SilentPass(whole=whole, one_step=step, group=group, watch=watch, proof=proof)
-    both = budget.silent and not is_share
+    if whole.plan.group.sends_itself:
+        silent.why_none = SENDS_ITSELF
+    both = budget.silent and not is_share and not whole.plan.group.sends_itself
     with observer.phase("warm-up"):
         warmup = watch.warm_up(step, budget)
         is_warm = watch.is_warm(warmup)
@@ -149,11 +155,12 @@ class TimedPass:
 def _memory_and_bytes(
     step: Callable[[], None],
     whole: Step,
+    proof: StepProof,
     already_there: list[Tensor],
-    group: Group,
     observer: Observer,
 ) -> dict[str, Any]:
     """The memory of one step and, but for a share, the bytes that it sends."""
+    group = proof.group
     group.transports.reset()
     with observer.times.step(group.device):
         # Moments of the optimizer exist since the first step: they are there before this one, too.
@@ -161,10 +168,10 @@ def _memory_and_bytes(
         peaks = memory.measure(step, [*already_there, *kept], group.device)
     if isinstance(group, ShareOfGroup):
         return peaks
-    sent = group.transports.sent()
+    sent = merged(group.transports.sent(), proof.by_itself)
     return peaks | {
         "sent_by_phase": by_phase(sent),
         "sent_by_op": by_op(sent),
         "sent_by_axis": by_axis(sent),
-        "collectives": by_call(group.transports.calls()),
+        "collectives": by_call(proof.calls_by_itself + Counter(group.transports.calls())),
     }

@@ -24,6 +24,7 @@ waiting.
 
 import statistics
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -108,7 +109,7 @@ class StepProof:
         expected: Expected | None,
     ) -> None:
         self._step, self._inputs, self._cotangent = step, inputs, cotangent
-        self._group, self._observer, self._expected = group, observer, expected
+        self.group, self._observer, self._expected = group, observer, expected
         self._is_share = isinstance(group, ShareOfGroup)
         self._is_flipped = False
         self._output: Tensor | None = None
@@ -123,6 +124,9 @@ class StepProof:
         self._written_bytes = self._computed_bytes = 0
         self._silent_differs = (0.0, 0.0)
         self._counts = StepCounts(step)
+        self.by_itself: Count = {}
+        """What another package's code sends in a step, as a witness counts it."""
+        self.calls_by_itself: Counter[Kind] = Counter()
         self._wrong: list[str] = []
 
     def forget(self) -> None:
@@ -142,6 +146,7 @@ class StepProof:
         """Runs the first step. Fields of a wrong rank's Sample, or None; all ranks must call."""
         self._counts.begin(self._step.transports)
         witness = self._witnessed(step)
+        self.by_itself, self.calls_by_itself = witness.sent, witness.calls
         self._looked_into |= {"unseen_operators": counted_calls(witness.unseen)}
         return self._first_numbers() or self._repeat()
 
@@ -168,7 +173,7 @@ class StepProof:
             return None
         self.forget()
         self._observer.heartbeat.working()
-        with self._observer.times.step(self._group.device):  # it has no number: planted faults
+        with self._observer.times.step(self.group.device):  # it has no number: planted faults
             self.see(self._step.uncounted(self._inputs, self._cotangent))  # do not strike in it
         again, first = self._fingerprint(), self._firsts[self._is_flipped]
         if self._expected is not None:
@@ -200,7 +205,7 @@ class StepProof:
         """The reason why a silent step is not the same work as a real one; blank if it is."""
         more, less = self._silent_differs
         unsent = float(sum(self._step.silent.sent().values()))
-        return why_silent_differs(*self._group.largest([more, unsent, less, -less]))
+        return why_silent_differs(*self.group.largest([more, unsent, less, -less]))
 
     def begin(self) -> None:
         """A block of timed steps is about to begin: on the other inputs, and counted."""
@@ -238,7 +243,7 @@ class StepProof:
 
     def last(self, step: Callable[[], object]) -> dict[str, Any]:
         """Runs one more step as the timed ones were. Fields of the rank's Sample."""
-        self._group.barrier()
+        self.group.barrier()
         with graphs_run() as compiled:
             witness = self._witnessed(step)
         self._looked_into |= {"compiled": compiled.graphs}
@@ -256,7 +261,7 @@ class StepProof:
             for is_flipped, first in self._firsts.items()
         ]
         both = {name: numbers for first in firsts for name, numbers in first.items()}
-        return self._fields | ({"fingerprint": both} if both and self._group.rank == 0 else {})
+        return self._fields | ({"fingerprint": both} if both and self.group.rank == 0 else {})
 
     @torch.no_grad()
     def _negate_inputs(self) -> None:
@@ -289,16 +294,22 @@ class StepProof:
 
     def _witnessed(self, step: Callable[[], object]) -> Witness:
         """Runs a step; nothing in it may pass comm/ by."""
-        taken = self._observer.times.step(self._group.device)
-        with Witness(self._step.transports) as witness, taken:
+        taken = self._observer.times.step(self.group.device)
+        counts = self._step.plan.group.sends_itself
+        with Witness(self._step.transports, counts=counts) as witness, taken:
             step()
         self._note(witness.why_wrong())
+        if self.by_itself and witness.sent != self.by_itself:
+            self._note(
+                f"a step sends {_bytes(sum(witness.sent.values()))}, and the first one sent "
+                f"{_bytes(sum(self.by_itself.values()))}"
+            )
         return witness
 
     def _fingerprint(self) -> Fingerprint:
         tensors = self._step.tensors(self._inputs, self._output)
         self._output = None
-        step, group = self._step, self._group
+        step, group = self._step, self.group
         return fingerprint(tensors, step.cuts, group.rank, group.gather, step.grids)
 
     def _note(self, wrong: str | None) -> None:
@@ -312,7 +323,7 @@ class StepProof:
         return fields | ({"agreed_with": "one device"} if "agreement_error" in fields else {})
 
     def _if_any_wrong(self) -> dict[str, Any] | None:
-        (any_wrong,) = self._group.largest([float(bool(self._wrong))])
+        (any_wrong,) = self.group.largest([float(bool(self._wrong))])
         if not any_wrong:
             return None
         reason, *_ = [*self._wrong, "another rank's result is wrong"]

@@ -2,6 +2,9 @@
 
 A witness beside ``comm/``'s own count: collectives that did not come from inside a transport, and
 bytes that operations wrote, by copying or by arithmetic that comes to the same.
+
+Of another package's code, whose transfers do not pass ``comm/``, it is the count itself: by the
+same formulas, phase by phase.
 """
 
 from collections import Counter
@@ -13,10 +16,12 @@ from torch import Tensor
 from torch._ops import OpOverload
 from torch.utils._pytree import tree_leaves
 
-from spbench.comm.torch_collectives import collective_named, sent_bytes
+from spbench.comm.torch_collectives import collective_named, op_of, sent_bytes
 from spbench.comm.transport import Transports
 from spbench.layers.dispatch_modes import WatchingMode, is_foreign, is_python
 from spbench.text import counted
+from spbench.workload.mesh import ALL
+from spbench.workload.traffic import Count, Kind, Op
 
 WRITE_NOTHING = ("empty", "zeros", "_unsafe_view")
 """Parts of the names of operations whose results are no views and yet hold nothing computed."""
@@ -33,9 +38,14 @@ NUMBERS_BYTES = 64
 class Witness(WatchingMode):
     """Sees every operation of one step, also in operators that a package has added to torch."""
 
-    def __init__(self, transports: Transports) -> None:
+    def __init__(self, transports: Transports, *, counts: bool = False) -> None:
+        """``counts``: whether collectives that pass ``comm/`` by are the strategy's, and counted
+        here, in ``sent`` and ``calls``."""
         super().__init__()
         self._transports = (transports.strategy, transports.gradients)
+        self._counts = counts
+        self.sent: Count = {}
+        self.calls: Counter[Kind] = Counter()
         self.bypassing: Counter[str] = Counter()
         """Calls of collectives that ``comm/`` did not count, by operation and what it is inside."""
         self.bypassing_bytes: int | Fraction | None = 0
@@ -79,7 +89,7 @@ class Witness(WatchingMode):
         if collective:
             self._noticed += 1
             if not is_moving:
-                self._pass_by(collective, sent_bytes(func, args, kwargs or {}))
+                self._pass_by(collective, op_of(func), sent_bytes(func, args, kwargs or {}))
         if writes:
             self._write(out, is_computed=not is_moving and not copies)
         return out
@@ -110,7 +120,13 @@ class Witness(WatchingMode):
             self.computed_bytes += written
         self._noticed += 1
 
-    def _pass_by(self, collective: str, sent: int | Fraction | None) -> None:
+    def _pass_by(self, collective: str, op: Op | None, sent: int | Fraction | None) -> None:
+        if self._counts and op is not None and sent is not None:
+            if sent:  # over one rank, or by a receive, nothing is
+                kind = (self._transports[0].phase_now, op, ALL)
+                self.sent[kind] = self.sent.get(kind, 0) + sent
+                self.calls[kind] += 1
+            return
         self.bypassing[" inside ".join([collective, *reversed(self._inside)])] += 1
         before = self.bypassing_bytes
         self.bypassing_bytes = None if sent is None or before is None else before + sent

@@ -253,6 +253,11 @@ def _count(tallied: Tally, rank: int) -> Count:
     return total
 
 
+def merged(one: Count, other: Count) -> Count:
+    """Bytes that were counted in two places."""
+    return {kind: one.get(kind, 0) + other.get(kind, 0) for kind in {**one, **other}}
+
+
 def by_phase(total: Count) -> dict[str, int]:
     """Bytes of each phase, 0 where nothing is sent."""
     return {phase: _bytes_of(total, phase) for phase in PHASES}

@@ -59,7 +59,12 @@ def works(device: Device = "cuda", *, with_memory: bool = False) -> WorkOf:
 
 def rank_works(cells: Sequence[Cell]) -> tuple[dict[str, RankWork], list[str]]:
     """The work of each case that can run, by its key, and sentences on those left out."""
-    cases = {cell.case.key: cell.case for cell in cells if cell.why_not is None}
+    cases = {
+        cell.case.key: cell.case
+        for cell in cells
+        if cell.why_not is None
+        and in_mesh(cell.case.strategy, cell.case.mesh).only_measured is None
+    }
     if len(cases) > MOST_CASES:
         return {}, [
             f"operations and peak memory by part are counted for up to {MOST_CASES} cases, not for "

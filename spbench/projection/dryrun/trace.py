@@ -52,7 +52,7 @@ def work(
     ``known``: what dry runs as on that device share. Raises Failure where the strategy cannot run
     the workload, and for a rank that does not exist.
     """
-    unfit = strategy.declines(workload, ranks)
+    unfit = strategy.declines(workload, ranks) or strategy.only_measured
     if unfit:
         raise Failure(unfit)
     plan = strategy.on(strategy.flattened(workload), ranks)

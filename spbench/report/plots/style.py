@@ -1,7 +1,8 @@
 """How a figure looks: sizes of text, and one colour and one marker for a strategy everywhere.
 
 Colours are of a palette that the colour-blind can tell apart (Okabe and Ito, Tol). Options and mesh
-are a hatch over the colour, or the dashes of a line. What is projected is lighter, and hatched.
+are a hatch over the colour, or the dashes of a line. What is projected is lighter, and hatched. A
+vendor's code has the colour of the strategy whose idea it is, and a hatch and dashes of its own.
 """
 
 import re
@@ -43,6 +44,12 @@ COLOURS = {
     "attention-2d": "#882255",
     "usp": "#332288",
 }
+VENDORS = {
+    **dict.fromkeys(("deepspeed-ulysses", "diffusers-ulysses", "para-attn-ulysses"), "ulysses"),
+    **dict.fromkeys(("torch-cp", "ring-attention-pytorch"), "ring"),
+    "torch-kv-gather": "kv-gather",
+}
+"""Other packages' code, and the strategy whose idea it is."""
 MARKERS = dict(zip(COLOURS, "os^v*DPXh", strict=True))
 MORE_COLOURS = ("#F0E442", "#000000", "#999999")
 """Colours of strategies of plug-ins."""
@@ -58,7 +65,7 @@ PROJECTED_HATCH = "////"
 
 def colour(strategy: str) -> str:
     """A strategy's own colour, also with options; a stranger's depends on its name alone."""
-    name = _name(strategy)
+    name = VENDORS.get(_name(strategy), _name(strategy))
     return COLOURS.get(name, MORE_COLOURS[sum(map(ord, name)) % len(MORE_COLOURS)])
 
 
@@ -124,7 +131,12 @@ def _name(strategy: str) -> str:
 
 
 def _by_options(strategy: str, looks: Sequence[Any], plain: str) -> Any:
-    """One of ``looks``, which options keep in every run; ``plain`` for a strategy without any."""
-    options = strategy[len(_name(strategy)) + 1 :]
+    """One of ``looks``, which options keep in every run; ``plain`` for a strategy without any,
+    unless it is a vendor's."""
+    name = _name(strategy)
+    options = strategy[len(name) + 1 :]
     # Python's own hash of a text differs from process to process.
-    return looks[zlib.crc32(options.encode()) % len(looks)] if options else plain
+    turn = zlib.crc32(options.encode()) if options else 0
+    if name in VENDORS:
+        return looks[([*VENDORS].index(name) + turn) % len(looks)]
+    return looks[turn % len(looks)] if options else plain

@@ -30,7 +30,7 @@ from spbench.report.plots.figure import Mark, Sheet, save_all
 from spbench.report.plots.figure import draw as draw_sheet
 from spbench.report.plots.style import STYLE
 from spbench.results.record import Record
-from spbench.strategies.registry import BUILT_IN
+from spbench.strategies.registry import BUILT_IN, VENDORS
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
 
@@ -238,6 +238,14 @@ def test_colours_can_be_told_apart() -> None:
     shown = [*look.COLOURS.values(), *look.MORE_COLOURS, "#FFFFFF"]
     for one, other in combinations(map(to_rgb, shown), 2):
         assert sum(abs(a - b) for a, b in zip(one, other, strict=True)) > 0.3
+
+
+def test_vendors_are_told_apart() -> None:
+    """Each adapter has the colour of a strategy of spbench, and a hatch of its own."""
+    assert look.VENDORS.keys() == VENDORS.keys()
+    looks = {(look.colour(name), look.hatch(name)) for name in (*BUILT_IN, *VENDORS)}
+    assert len(looks) == len(BUILT_IN) + len(VENDORS)
+    assert len({shown for shown, _ in looks}) == len(BUILT_IN)
 
 
 def test_bars_do_not_cover_each_other(ax: Axes) -> None:

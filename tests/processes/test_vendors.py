@@ -1,0 +1,49 @@
+"""Other packages' code between real processes: gated, counted by a witness, faults in it caught.
+
+Of vendors torch alone is installed with spbench.
+"""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+import torch.multiprocessing as mp
+from helpers.gate_of_vendors import FAULTS, gate_vendors
+from helpers.golden import Golden
+
+from spbench.strategies.registry import BUILT_IN
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, object]]]:
+    """What three ranks wrote."""
+    folder, ranks = tmp_path_factory.mktemp("vendors"), 3
+    mp.get_context("forkserver").set_forkserver_preload(["spbench.launch.preload"])
+    mp.start_processes(gate_vendors, (ranks, str(folder)), ranks, start_method="forkserver")
+    return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+def test_torch_passes(results: list[dict[str, dict[str, object]]], golden: Golden) -> None:
+    """Both rotations and the gather of keys: values, gradients and bytes; a mask is refused."""
+    wrong = results[0]["wrong"]
+    golden(wrong.pop("torch-kv-gather-causal"))
+    assert wrong == dict.fromkeys(wrong)
+    assert len(wrong) == 8
+
+
+@pytest.mark.parametrize("fault", FAULTS)
+def test_a_fault_in_an_adapter(fault: str, results: list[dict[str, dict[str, object]]]) -> None:
+    """Some rank's values or bytes are wrong."""
+    assert any(of_rank["faults"][fault] for of_rank in results)
+
+
+@pytest.mark.parametrize("strategy", BUILT_IN)
+def test_a_witness_counts_what_transports_do(
+    strategy: str, results: list[dict[str, dict[str, object]]]
+) -> None:
+    """Of spbench's own strategies, rank by rank, to the byte."""
+    for of_rank in results:
+        counted, seen = of_rank["seen"][strategy]  # type: ignore[misc]
+        assert seen == counted
