@@ -1,7 +1,8 @@
 """The table of docs/vendors.md, from what ``spbench verify --json`` says of the adapters.
 
     spbench verify -s vendors --dtype float32 --gpus 2,3,4 --json \\
-        -w attention-alone-small,attention-alone-causal-small,attention-alone-grouped-small \\
+        -w benchmarks/vendors/attention-alone.yaml,benchmarks/vendors/attention-alone-causal.yaml \\
+        -w benchmarks/vendors/attention-alone-grouped.yaml \\
         | python scripts/vendors_page.py docs/vendors.md
 
 Replaces what stands between the two marks of the page.
@@ -44,8 +45,8 @@ def cases(checks: Iterable[Check]) -> str:
     """Shapes, and the ranks of each: causal on 2, 3 ranks."""
     ranks: dict[str, list[str]] = {}
     for check in checks:
-        shape = check["workload"].removeprefix("attention-alone").removesuffix("-small")
-        ranks.setdefault(shape.strip("-") or "plain", []).append(str(check["ranks"]))
+        shape = check["workload"].removeprefix("attention-alone").strip("-")
+        ranks.setdefault(shape or "plain", []).append(str(check["ranks"]))
     return "; ".join(f"{shape} on {', '.join(counts)} ranks" for shape, counts in ranks.items())
 
 

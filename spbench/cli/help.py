@@ -144,7 +144,7 @@ def strategies(_: click.Context, __: click.Parameter, text: str) -> list[Complet
     """Strategies, each also behind a comma."""
     from spbench.strategies.registry import SUMMARIES, named
 
-    return _behind_commas(text, ["all", "vendors", *named()], SUMMARIES)
+    return _behind_commas(text, ["all", *named(), "vendors"], SUMMARIES)
 
 
 def catalogue(kind: str) -> Complete:

@@ -29,11 +29,10 @@ def _config(ranks: int, device: str) -> Any:
     """Its description of groups of neighbours, made of all ranks."""
     from diffusers.models._modeling_parallel import ContextParallelConfig, ParallelConfig
 
-    world = dist.get_world_size()
-    mesh = init_device_mesh(
-        device, (world // ranks, 1, ranks), mesh_dim_names=("data", "ring", "ulysses")
-    )
-    config = ParallelConfig(context_parallel_config=ContextParallelConfig(ulysses_degree=ranks))
+    own, world = ContextParallelConfig(ulysses_degree=ranks), dist.get_world_size()
+    shape, names = (world // ranks, *own.mesh_shape), ("data", *own.mesh_dim_names)
+    mesh = init_device_mesh(device, shape, mesh_dim_names=names)
+    config = ParallelConfig(context_parallel_config=own)
     config.setup(dist.get_rank(), world, torch.device(device), mesh=mesh)
     return config
 

@@ -28,6 +28,8 @@ from spbench.workload.traffic import by_phase
 from spbench.workload.workload import Workload
 
 CPU = torch.device("cpu")
+SHAPES = Path(__file__).parents[2] / "benchmarks" / "vendors"
+SHORT = {"axes": {"sequence": 24}}
 Exchange = Callable[[TorchKVGather, Tensor, Tensor, Tensor, Call], Tensor]
 right = TorchKVGather.exchange
 
@@ -88,7 +90,7 @@ def gate_vendors(rank: int, ranks: int, folder: str) -> None:
     group = ProcessGroup(CPU, 60.0, meeting=meeting)
     group.warm()
     works = {
-        name: find(f"attention-alone{name}-small").model_copy(update={"axes": {"sequence": 24}})
+        name: find(f"{SHAPES}/attention-alone{name}.yaml").model_copy(update=SHORT)
         for name in ("", "-causal", "-grouped")
     }
     results: dict[str, Any] = {"wrong": {}, "faults": {}, "seen": {}}

@@ -25,8 +25,8 @@ def test_options_become_fields() -> None:
     [
         ("dps", "Did you mean 'dsp'"),
         ("DSP", "Did you mean 'dsp'"),
-        ("deepspeed", "Did you mean 'ulysses'"),
-        ("DeepSpeed_Ulysses", "Did you mean 'ulysses'"),
+        ("deepspeed", "Did you mean 'deepspeed-ulysses'"),
+        ("DeepSpeed_Ulysses", "Did you mean 'deepspeed-ulysses'"),
         ("ring-attention", "Did you mean 'ring'"),
         ("ring_self_attention", "Did you mean 'rsa'"),
         ("context-parallel", "Did you mean 'ring'"),
