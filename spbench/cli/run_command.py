@@ -139,7 +139,8 @@ def show_finished(finished: Finished | None, *, as_json: bool) -> int:
 
 
 def exit_code(finished: Finished) -> int:
-    """Whether all that was asked for is done; says so where nothing was measured."""
+    """0 if every cell that was asked for has a good row, else 3 (``SOME_FAILED``): a crash leaves
+    its cell to a resumed run. Says so where nothing was measured."""
     if {record.status for record in finished.records} == {"skipped"}:
         click.echo(f"nothing was measured: every case was left out; {GIVE_OTHERS}", err=True)
         return SOME_FAILED

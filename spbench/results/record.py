@@ -5,6 +5,7 @@ The schema only grows at its end. Blank is not measured; bytes are what a rank s
 A new column is a field at the end of ``Record``, with its meaning and a default. Its figure is made
 in ``sweep/row.py``: from the case, or from what each rank wrote, a ``Sample`` of
 ``results/hand_over.py``. ``python scripts/columns_page.py > docs/columns.md`` writes the page anew.
+``SCHEMA_VERSION`` grows only where a column changes its meaning.
 """
 
 from __future__ import annotations
