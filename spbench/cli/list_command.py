@@ -57,6 +57,7 @@ SPARE = {
     "workloads": (
         *("step_flops dtype", "hidden/heads/depth", "activation_bytes", "parameters", "tokens"),
     ),
+    "strategies": ("code",),
     "sweeps": ("source", "launches", "gpus", "cells"),
     "runs": ("other", "workloads"),
 }

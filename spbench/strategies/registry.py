@@ -44,12 +44,12 @@ SUMMARIES = {
     "kv-gather": "gathers K and V, each rank attends with its own queries",
     "attention-2d": "gathers queries along rows of ranks, K and V along columns",
     "usp": "shares out heads among neighbours, another exchange across them",
-    "deepspeed-ulysses": "DeepSpeed's DistributedAttention",
-    "torch-cp": "torch's context parallel, a ring of its templates",
-    "torch-kv-gather": "torch's gather of keys for flex_attention",
-    "diffusers-ulysses": "diffusers' context parallel, ulysses_degree",
-    "para-attn-ulysses": "ParaAttention's ulysses_attn_func",
-    "ring-attention-pytorch": "lucidrains' ring_flash_attn",
+    "deepspeed-ulysses": "ulysses, the layer of DeepSpeed",
+    "torch-cp": "ring, the context parallel of torch",
+    "torch-kv-gather": "kv-gather, as torch does it",
+    "diffusers-ulysses": "ulysses, of the models of diffusers",
+    "para-attn-ulysses": "ulysses, of ParaAttention",
+    "ring-attention-pytorch": "ring, by lucidrains",
 }
 
 VENDORS = {

@@ -77,7 +77,7 @@ class PlugIn(Ulysses):  # type: ignore[misc]
 
 def test_plug_ins_name_their_forms(monkeypatch: pytest.MonkeyPatch) -> None:
     """The list is the strategies' own."""
-    monkeypatch.setattr(registry, "places", lambda: {"mine": "some:Class"})
+    monkeypatch.setattr(registry, "plug_ins", lambda: {"mine": "some:Class"})
     monkeypatch.setattr(registry, "class_of", lambda name, where: PlugIn)
     assert forms_of(["mine"]) == ["mine:shard-axis=space"]
 

@@ -143,14 +143,15 @@ def test_a_position_zeroed_in_bfloat16(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.parametrize("mode", ["train", "forward"])
 @pytest.mark.parametrize("name", ["axes-2d", "attention-only", "causal"])
-def test_attention_5_percent_off_in_16_bits_alone(
+def test_attention_10_percent_off_in_16_bits_alone(
     monkeypatch: pytest.MonkeyPatch, name: str, mode: str
 ) -> None:
     """Where float32 is right: what is left are the tolerances of 16 bits, four times one device's
-    own rounding. 2 % is less than that."""
+    own rounding. 2 % is less than that, and 5 % is 0.8 to 2.1 of it: kernels of a processor with
+    AVX-512 round less than those of one with AVX2."""
 
     def wrong(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
-        return attend_whole(q, k, v, scores) * (1.05 if q.dtype == torch.bfloat16 else 1.0)
+        return attend_whole(q, k, v, scores) * (1.1 if q.dtype == torch.bfloat16 else 1.0)
 
     work = shape(name, dtype="bfloat16", mode=mode)
     assert not caught("ulysses", 2, work)
