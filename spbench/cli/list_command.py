@@ -34,8 +34,10 @@ from spbench.workload.flops import parameters, step_flops
 from spbench.workload.mesh import CaseMesh
 from spbench.workload.sweeps import load_sweep
 
+VENDOR = "vendor's: "
+"""Before the idea of what is another package's own code."""
 WORDS = {
-    **{"strategies": (0, 1, 2), "workloads": (0, 1), "sweeps": (0, 1, 2, 5)},
+    **{"strategies": (0, 1), "workloads": (0, 1), "sweeps": (0, 1, 2, 5)},
     **{"clusters": (0, 1, 2), "runs": (0, 1)},
 }
 """The lists, and the columns of each that hold words."""
@@ -46,6 +48,7 @@ SOURCE = 128
 HEADS = {"tokens": "tokens\na step", "started": "started (UTC)", "ok/launches": "ok/all"}
 SHORT = {"parameters": "params", "activation_bytes": "M MiB"}
 COLUMNS = {
+    "strategies": ("strategy", "idea"),
     "workloads": (
         *("workload", "axes", "tokens", "parameters", "activation_bytes"),
         *("hidden/heads/depth", "step_flops", "dtype"),
@@ -57,7 +60,6 @@ SPARE = {
     "workloads": (
         *("step_flops dtype", "hidden/heads/depth", "activation_bytes", "parameters", "tokens"),
     ),
-    "strategies": ("code",),
     "sweeps": ("source", "launches", "gpus", "cells"),
     "runs": ("other", "workloads"),
 }
@@ -124,11 +126,11 @@ def _shown(column: str, value: Any) -> str:
 
 
 def _strategies() -> list[dict[str, Any]]:
-    paths, own = named(), options.strategies_of(["all"])
+    paths, ideas, own = named(), SUMMARIES, options.strategies_of(["all"])
     return [
         {
             "strategy": name,
-            "idea": SUMMARIES.get(name, f"from {paths[name]}"),
+            "idea": f"{VENDOR if name in VENDORS else ''}{ideas.get(name, f'from {paths[name]}')}",
             "code": "vendor" if name in VENDORS else "spbench" if name in BUILT_IN else "plug-in",
         }
         for name in [*own, *VENDORS]

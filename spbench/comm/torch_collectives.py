@@ -83,6 +83,7 @@ def _scatter(given: Arguments, group: Group) -> Fraction:
 
 
 def _all_to_all_of_one(given: Arguments, group: Group) -> Fraction:
+    """The bytes of a scatter of equal parts, under the name of an all-to-all."""
     return _scatter(given, group)
 
 

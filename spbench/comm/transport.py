@@ -88,6 +88,11 @@ class Transport(ABC):
             self._phase = before
 
     @property
+    def axis(self) -> str:
+        """The axis of the mesh that this group is of, as which its transfers are counted."""
+        return self._axis
+
+    @property
     def phase_now(self) -> Phase:
         """The phase as which what is sent now is counted."""
         return self._phase

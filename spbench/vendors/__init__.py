@@ -1,1 +1,1 @@
-"""Strategies that are other packages' own code: one adapter a file, at most 60 lines."""
+"""Strategies that are other packages' own code: one adapter a file."""

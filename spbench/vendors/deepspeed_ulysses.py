@@ -29,10 +29,10 @@ def _layer(group: dist.ProcessGroup, causal: bool) -> Any:
     from deepspeed.sequence.layer import DistributedAttention
 
     # Its first use compiles an extension: ranks that do so at once spoil it for each other.
-    for rank in range(group.size()):
-        if rank == group.rank():
+    for rank in range(dist.get_world_size()):
+        if rank == dist.get_rank():
             comm.init_distributed(dist.get_backend(group), dist_init_required=False)
-        dist.barrier(group)
+        dist.barrier()
     return DistributedAttention(partial(plain, causal=causal), group, scatter_idx=2, gather_idx=1)
 
 

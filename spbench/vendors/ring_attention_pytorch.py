@@ -3,9 +3,10 @@
     out            blocks of (K, V) go round, merged by log-sum-exp    2 f K sent
     dQ, dK, dV     (K, V, dK, dV) go round, then (dK, dV) home         4 f K and 2 K / N
 
-f = (N - 1) / N, K the bytes of all keys; each exchange ends in a barrier. Products are einsums, not
-a kernel, in buckets of 1,024 positions. The group is all ranks, which alone it knows. Of grouped
-heads query head i has key head i mod Zkv there, so that they are put in that order.
+f = (N - 1) / N, K the bytes of all keys. As shipped (0.5.20) the way home stands inside the loop
+over blocks, which sends 2 K and gives wrong dK and dV: the gate names these first. Each exchange
+ends in a barrier of all ranks. Products are einsums, not a kernel, in buckets of 1,024 positions.
+Of grouped heads query head i has key head i mod Zkv there: they are put in that order.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ class RingAttentionPytorch(Vendor):
     """Its function, with contiguous shards also under a causal mask."""
 
     package: ClassVar[str] = "ring-attention-pytorch"
+    dtypes: ClassVar[tuple[str, ...]] = ("float32",)
 
     def exchange(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
         from ring_attention_pytorch.ring_flash_attention import ring_flash_attn

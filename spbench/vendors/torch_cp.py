@@ -34,6 +34,7 @@ class TorchCP(Vendor):
     package: ClassVar[str] = "torch"
     order: ClassVar[str] = "b z s d"
     zigzag: ClassVar[bool] = True
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "bfloat16", "float16")  # sums are float32's
     alltoall: bool = False
 
     def exchange(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:

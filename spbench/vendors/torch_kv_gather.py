@@ -28,7 +28,7 @@ class TorchKVGather(Vendor):
 
     package: ClassVar[str] = "torch"
     order: ClassVar[str] = "b z s d"
-    is_causal_too: ClassVar[bool] = False  # flex_attention's block mask is a compiled kernel's
+    is_causal_too: ClassVar[bool] = False  # a mask is flex_attention's, which must be compiled
 
     def exchange(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
         from torch.distributed.tensor.experimental import _context_parallel

@@ -11,6 +11,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from spbench.errors import Failure
 from spbench.vendors.vendor import Call
 
 FLASH = "_scaled_dot_product_flash_attention_for_cpu"
@@ -22,6 +23,8 @@ class RingTemplate(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, call: Call, rotation: str) -> Tensor:
+        if q.device.type != "cpu":
+            raise Failure("the adapter of torch's ring has a kernel for CPUs alone; --device cpu")
         ctx.how = call, rotation
         torchs, kernel = _prepared(call, rotation), getattr(torch.ops.aten, FLASH)
         ring = torchs._templated_ring_attention

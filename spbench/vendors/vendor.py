@@ -17,7 +17,6 @@ from dataclasses import dataclass
 from importlib.metadata import Distribution, PackageNotFoundError, distribution
 from typing import ClassVar, final
 
-import torch
 from torch import Tensor
 from torch import distributed as dist
 
@@ -26,6 +25,8 @@ from spbench.comm.nccl_gloo import ProcessGroupTransport
 from spbench.layers.attention import Folding, Scores
 from spbench.layers.kernels import kernel
 from spbench.strategies.fixed_axis import FixedAxis, FixedPlan
+from spbench.strategies.refusals import blocks_why_not
+from spbench.text import counted
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard, Sizes
 from spbench.workload.traffic import Traffic, Transfer
@@ -48,11 +49,17 @@ class VendorPlan(FixedPlan):
         return self.strategy.zigzag and self.workload.is_causal(axis)
 
     @property
+    def notes(self) -> str:
+        is_cut_so = self.ranks > 1 and self._is_zigzag(self.axis)
+        return self.shard(self.axis).in_words(self.axis) if is_cut_so else ""
+
+    @property
     def queries_stay(self) -> bool:
         return not self.strategy.splits_heads
 
     def sublayer_traffic(self, sublayer: Sublayer, axis: str) -> Traffic:
-        if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
+        alone = self.ranks == 1  # as ``attend``: nothing is sent, and the package is not called
+        if alone or not isinstance(sublayer, Attention) or axis not in sublayer.attended:
             return super().sublayer_traffic(sublayer, axis)
         return self.strategy.sent(self.workload, self.held(axis), sublayer)
 
@@ -101,7 +108,8 @@ class Vendor(FixedAxis, ABC):
     """Whether ranks hold zigzag shards under one."""
     groups_heads: ClassVar[bool] = True
     """Whether keys may have fewer heads than queries."""
-    needs_cuda: ClassVar[bool] = False
+    dtypes: ClassVar[tuple[str, ...]] = ("float64", "float32", "bfloat16", "float16")
+    """Those that it computes in."""
 
     @abstractmethod
     def exchange(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
@@ -148,42 +156,45 @@ class Vendor(FixedAxis, ABC):
 
     @final
     def misfit(self, workload: Workload) -> str | None:
-        return super().misfit(workload) or self._missing()
+        return super().misfit(workload) or self._missing() or self._wrong_dtype(workload.dtype)
 
     def _missing(self) -> str | None:
-        if installed(self.package) is None:
-            return f"{self.package} is not installed; pip install 'spbench[{self.package}]'"
-        if self.needs_cuda and not torch.cuda.is_available():
-            return f"{self.package} computes on CUDA alone, and this machine shows no GPU"
-        return None
+        if installed(self.package) is not None:
+            return None
+        return f"{self.package} is not installed; pip install 'spbench[{self.package}]'"
+
+    def _wrong_dtype(self, dtype: str) -> str | None:
+        if dtype in self.dtypes:
+            return None
+        fit = " or ".join(f"dtype={one}" for one in self.dtypes)
+        return f"{self.package} does not compute attention in {dtype} throughout; set {fit}"
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
         too_short = super().why_not_along(axis, workload, ranks)
         along = [one for one in workload.attentions if axis in one.attended]
         if too_short or not along or ranks == 1:
             return too_short
-        return self._uneven(axis, workload, ranks) or self._not_served(axis, workload, along)
+        return (
+            blocks_why_not(axis, workload)
+            or self._not_served(axis, workload, along)
+            or self._uneven(axis, workload, ranks)
+        )
 
     def _uneven(self, axis: str, workload: Workload, ranks: int) -> str | None:
         length, heads, keys = workload.axes[axis], workload.heads, workload.key_heads
         parts = 2 * ranks if self.zigzag and workload.is_causal(axis) else ranks
         if length % parts:
-            cut = f"{parts} parts of ranks" if parts > ranks else f"{ranks} ranks"
             fit = f"give {axis} a multiple of {parts} positions"
-            return (
-                f"{self.package} cuts even parts: {length} positions of {axis} are not {cut}; {fit}"
-            )
+            return f"{length} positions of {axis} do not divide into {parts} even parts; {fit}"
         if self.splits_heads and (heads % ranks or keys % ranks):
             unit = f"{heads} heads" if heads % ranks else f"{keys} key heads"
             fit = ", ".join(str(n) for n in range(1, ranks) if not heads % n and not keys % n)
-            return (
-                f"{self.package} shares out whole heads: {unit} on {ranks} ranks; use {fit} ranks"
-            )
+            return f"{unit} do not divide by {counted(ranks, 'rank')}; ranks may be {fit}"
         return None
 
     def _not_served(self, axis: str, workload: Workload, along: Sequence[Attention]) -> str | None:
         if workload.key_heads != workload.heads and not self.groups_heads:
-            return f"{self.package} takes as many key heads as heads; set kv_heads={workload.heads}"
+            return f"its entry point takes no fewer key heads; set kv_heads={workload.heads}"
         unserved = {
             "causal mask": any(one.causal for one in along) and not self.is_causal_too,
             "projection of keys": any(one.projection for one in along),
@@ -191,14 +202,17 @@ class Vendor(FixedAxis, ABC):
             "joined text": bool(workload.text),
         }
         what = next((name for name, is_there in unserved.items() if is_there), None)
-        return what and f"{self.package} serves no {what} along {axis}; shard another axis"
+        others = [one for one in workload.axes if one != axis]
+        fit = f"; shard {' or '.join(others)}" if others else ""
+        return what and f"its entry point serves no {what} along {axis}{fit}"
 
     @final
     @property
     def origin(self) -> str:
         """The package that is installed; its commit only where it came from a repository."""
         found = installed(self.package)
-        assert found is not None, f"{self.package} is not installed"
+        if found is None:
+            return ""
         origin = json.loads(found.read_text("direct_url.json") or "{}")
         commit = origin.get("vcs_info", {}).get("commit_id", "")
         return f"{self.package} {found.version}{f' ({commit[:12]})' if commit else ''}"

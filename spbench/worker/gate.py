@@ -157,7 +157,7 @@ def _compare(
         several_buckets=True,
     )
     transports.reset()
-    with Witness(transports, counts=plan.group.sends_itself) as witness:
+    with step.witness() as witness:
         mine = run_seeded(step, reference.rounded_to, observer)
     mine["output"] = observer.output(mine["output"])
     sent = merged(transports.sent(), witness.sent)
@@ -170,7 +170,7 @@ def _compare(
         reference.exact, reference.own, dtype=workload.dtype, shards=shards, comm=comm
     )
     tolerances = comparison.tolerances(list(mine))
-    with Witness(transports, counts=plan.group.sends_itself) as other_witness:
+    with step.witness() as other_witness:
         other = without_weights(step, run_flipped(step, reference.rounded_to, observer))
     tolerances |= comparison.tolerances(list(other))
     weights = updated_weights(step, reference.rounded_to, reference.exact, observer)
@@ -194,7 +194,7 @@ def _compare(
         output=output,
         gradient=gradient,
         other=on_other,
-        bypassed=witness.why_wrong() or other_witness.why_wrong(),
+        bypassed=witness.why_wrong() or other_witness.why_wrong() or witness.differs(other_witness),
         sent=sent,
         predicted=count(plan.traffic, step.rank),
     )

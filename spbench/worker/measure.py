@@ -168,10 +168,12 @@ def _memory_and_bytes(
         peaks = memory.measure(step, [*already_there, *kept], group.device)
     if isinstance(group, ShareOfGroup):
         return peaks
-    sent = merged(group.transports.sent(), proof.by_itself)
+    first = proof.first_witness
+    assert first is not None, "the first step comes before"
+    sent = merged(group.transports.sent(), first.sent)
     return peaks | {
         "sent_by_phase": by_phase(sent),
         "sent_by_op": by_op(sent),
         "sent_by_axis": by_axis(sent),
-        "collectives": by_call(proof.calls_by_itself + Counter(group.transports.calls())),
+        "collectives": by_call(first.calls + Counter(group.transports.calls())),
     }

@@ -35,6 +35,7 @@ from spbench.strategies.base import Plan
 from spbench.worker.fingerprint import Grids
 from spbench.worker.observer import Observer
 from spbench.worker.tensor_errors import root_mean_square
+from spbench.worker.witness import Witness
 from spbench.workload.mesh import CFG
 from spbench.workload.sharding import Shard, Shards
 
@@ -98,6 +99,11 @@ class Step:
         # A small model fills one bucket; three show that they leave in order.
         most_bytes = min(summed // BUCKETS if several_buckets else BUCKET_BYTES, BUCKET_BYTES)
         return GradientSum(weights, self.gradient_comm, most_bytes, over)
+
+    def witness(self) -> Witness:
+        """What sees a step; of another package's code it counts what that sends."""
+        axis = self.comm.transport.axis if self.plan.group.sends_itself else None
+        return Witness(self.transports, counts_as=axis)
 
     @contextmanager
     def silenced(self) -> Iterator[None]:

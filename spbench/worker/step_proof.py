@@ -24,7 +24,6 @@ waiting.
 
 import statistics
 import time
-from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -124,9 +123,8 @@ class StepProof:
         self._written_bytes = self._computed_bytes = 0
         self._silent_differs = (0.0, 0.0)
         self._counts = StepCounts(step)
-        self.by_itself: Count = {}
-        """What another package's code sends in a step, as a witness counts it."""
-        self.calls_by_itself: Counter[Kind] = Counter()
+        self.first_witness: Witness | None = None
+        """What the first step sent, if that is another package's code."""
         self._wrong: list[str] = []
 
     def forget(self) -> None:
@@ -146,7 +144,7 @@ class StepProof:
         """Runs the first step. Fields of a wrong rank's Sample, or None; all ranks must call."""
         self._counts.begin(self._step.transports)
         witness = self._witnessed(step)
-        self.by_itself, self.calls_by_itself = witness.sent, witness.calls
+        self.first_witness = witness
         self._looked_into |= {"unseen_operators": counted_calls(witness.unseen)}
         return self._first_numbers() or self._repeat()
 
@@ -295,15 +293,11 @@ class StepProof:
     def _witnessed(self, step: Callable[[], object]) -> Witness:
         """Runs a step; nothing in it may pass comm/ by."""
         taken = self._observer.times.step(self.group.device)
-        counts = self._step.plan.group.sends_itself
-        with Witness(self._step.transports, counts=counts) as witness, taken:
+        with self._step.witness() as witness, taken:
             step()
         self._note(witness.why_wrong())
-        if self.by_itself and witness.sent != self.by_itself:
-            self._note(
-                f"a step sends {_bytes(sum(witness.sent.values()))}, and the first one sent "
-                f"{_bytes(sum(self.by_itself.values()))}"
-            )
+        if self.first_witness is not None:
+            self._note(self.first_witness.differs(witness))
         return witness
 
     def _fingerprint(self) -> Fingerprint:

@@ -20,7 +20,6 @@ from spbench.comm.torch_collectives import collective_named, op_of, sent_bytes
 from spbench.comm.transport import Transports
 from spbench.layers.dispatch_modes import WatchingMode, is_foreign, is_python
 from spbench.text import counted
-from spbench.workload.mesh import ALL
 from spbench.workload.traffic import Count, Kind, Op
 
 WRITE_NOTHING = ("empty", "zeros", "_unsafe_view")
@@ -38,12 +37,12 @@ NUMBERS_BYTES = 64
 class Witness(WatchingMode):
     """Sees every operation of one step, also in operators that a package has added to torch."""
 
-    def __init__(self, transports: Transports, *, counts: bool = False) -> None:
-        """``counts``: whether collectives that pass ``comm/`` by are the strategy's, and counted
-        here, in ``sent`` and ``calls``."""
+    def __init__(self, transports: Transports, *, counts_as: str | None = None) -> None:
+        """``counts_as``: the axis as which collectives that pass ``comm/`` by are counted here, in
+        ``sent`` and ``calls``, where they are the strategy's own; None: they are wrong."""
         super().__init__()
         self._transports = (transports.strategy, transports.gradients)
-        self._counts = counts
+        self._counts_as = counts_as
         self.sent: Count = {}
         self.calls: Counter[Kind] = Counter()
         self.bypassing: Counter[str] = Counter()
@@ -121,15 +120,23 @@ class Witness(WatchingMode):
         self._noticed += 1
 
     def _pass_by(self, collective: str, op: Op | None, sent: int | Fraction | None) -> None:
-        if self._counts and op is not None and sent is not None:
+        if self._counts_as is not None and op is not None and sent is not None:
             if sent:  # over one rank, or by a receive, nothing is
-                kind = (self._transports[0].phase_now, op, ALL)
+                kind = (self._transports[0].phase_now, op, self._counts_as)
                 self.sent[kind] = self.sent.get(kind, 0) + sent
                 self.calls[kind] += 1
             return
         self.bypassing[" inside ".join([collective, *reversed(self._inside)])] += 1
         before = self.bypassing_bytes
         self.bypassing_bytes = None if sent is None or before is None else before + sent
+
+    def differs(self, other: "Witness") -> str | None:
+        """A sentence on another step that sent else than this one, where that is counted here."""
+        if (self.sent, self.calls) == (other.sent, other.calls):
+            return None
+        steps = ((sum(one.calls.values()), float(sum(one.sent.values()))) for one in (self, other))
+        first, later = (f"{counted(calls, 'call')} and {sent:,.0f} bytes" for calls, sent in steps)
+        return f"a later step sends by {later}, the first one by {first}"
 
     def why_wrong(self) -> str | None:
         """A sentence that names what passed ``comm/`` by; None if nothing did."""
@@ -138,6 +145,8 @@ class Witness(WatchingMode):
         calls = counted_calls(self.bypassing)
         sent = self.bypassing_bytes
         how_much = "" if sent is None else f", which sent {round(sent):,} bytes"
+        if self._counts_as is not None:
+            return f"a collective whose bytes have no formula here: {calls}"
         return f"a collective that comm/ does not count: {calls}{how_much}"
 
 

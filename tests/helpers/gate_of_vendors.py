@@ -14,7 +14,7 @@ from torch import Tensor
 from spbench.comm.group import ProcessGroup
 from spbench.comm.kv_store import MeetingFile
 from spbench.comm.transport import Transports
-from spbench.strategies.registry import BUILT_IN, load
+from spbench.strategies.registry import BUILT_IN, in_mesh, load
 from spbench.vendors import vendor
 from spbench.vendors.torch_kv_gather import TorchKVGather
 from spbench.vendors.vendor import Call
@@ -24,6 +24,7 @@ from spbench.worker.reference import one_device
 from spbench.worker.step import Step
 from spbench.worker.witness import Witness
 from spbench.workload.catalogue import find
+from spbench.workload.mesh import ALL, CaseMesh
 from spbench.workload.traffic import by_phase
 from spbench.workload.workload import Workload
 
@@ -98,6 +99,9 @@ def gate_vendors(rank: int, ranks: int, folder: str) -> None:
         for name, work in works.items():
             declined = load(strategy).declines(work, ranks)
             results["wrong"][f"{strategy}{name}"] = declined or _why_wrong(strategy, work, group)
+    if ranks % 2 == 0:
+        guided = works[""].model_copy(update={"guidance": 2})
+        results["wrong"]["in two groups"] = _why_wrong("torch-cp", guided, group, cfg=2)
     for name, fault in FAULTS.items():
         with planted(fault):
             results["faults"][name] = _why_wrong("torch-kv-gather", works[""], group)
@@ -106,9 +110,9 @@ def gate_vendors(rank: int, ranks: int, folder: str) -> None:
     group.close()
 
 
-def _why_wrong(strategy: str, work: Workload, group: ProcessGroup) -> str | None:
+def _why_wrong(strategy: str, work: Workload, group: ProcessGroup, cfg: int = 1) -> str | None:
     reference = one_device(work, CPU)
-    plan = load(strategy).on(work, group.size)
+    plan = in_mesh(strategy, CaseMesh(cfg=cfg)).on(work, group.size)
     return run_gate(plan, group.transports, CPU, reference, Observer()).why_wrong()
 
 
@@ -124,7 +128,7 @@ def _seen(strategy: str, group: ProcessGroup) -> list[dict[str, int]]:
         strategy=Unmarked(both.strategy),  # type: ignore[arg-type]
         gradients=Unmarked(both.gradients),  # type: ignore[arg-type]
     )
-    with Witness(blind, counts=True) as witness:
+    with Witness(blind, counts_as=ALL) as witness:
         step(*inputs)
     # A witness knows of one phase at a time, and sums of gradients go beside backward.
     counted, seen = by_phase(both.sent()), by_phase(witness.sent)

@@ -16,21 +16,32 @@ from helpers.golden import Golden
 from spbench.strategies.registry import BUILT_IN
 
 
-@pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, object]]]:
-    """What three ranks wrote."""
-    folder, ranks = tmp_path_factory.mktemp("vendors"), 3
+def gated(ranks: int, folder: Path) -> list[dict[str, dict[str, object]]]:
+    """What so many ranks wrote."""
     mp.get_context("forkserver").set_forkserver_preload(["spbench.launch.preload"])
     mp.start_processes(gate_vendors, (ranks, str(folder)), ranks, start_method="forkserver")
-    return [json.loads(Path(folder, f"{rank}.json").read_text()) for rank in range(ranks)]
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(ranks)]
+
+
+@pytest.fixture(scope="module")
+def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str, object]]]:
+    return gated(4, tmp_path_factory.mktemp("vendors"))
 
 
 def test_torch_passes(results: list[dict[str, dict[str, object]]], golden: Golden) -> None:
-    """Both rotations and the gather of keys: values, gradients and bytes; a mask is refused."""
+    """Both rotations and the gather of keys: values, gradients and bytes; in two groups of ranks,
+    too. A mask is refused."""
     wrong = results[0]["wrong"]
     golden(wrong.pop("torch-kv-gather-causal"))
     assert wrong == dict.fromkeys(wrong)
-    assert len(wrong) == 8
+    assert len(wrong) == 9
+
+
+def test_one_rank(tmp_path: Path) -> None:
+    """Nothing is sent, and nothing predicted."""
+    (alone,) = gated(1, tmp_path)
+    assert alone["wrong"] == dict.fromkeys(alone["wrong"])
+    assert len(alone["wrong"]) == 9
 
 
 @pytest.mark.parametrize("fault", FAULTS)

@@ -76,12 +76,12 @@ def marker(strategy: str) -> str:
 
 
 def hatch(strategy: str) -> str:
-    """A pattern over the strategy's colour, which distinguishes its options and its mesh."""
+    """A pattern over the strategy's colour, which distinguishes options, a mesh and vendors."""
     return _by_options(strategy, HATCHES, "")
 
 
 def dashes(strategy: str) -> Any:
-    """The style of a strategy's line: solid without options."""
+    """The style of a strategy's line: solid without options, unless it is a vendor's."""
     return _by_options(strategy, DASHES, "solid")
 
 
