@@ -194,7 +194,9 @@ class Vendor(FixedAxis, ABC):
 
     def _not_served(self, axis: str, workload: Workload, along: Sequence[Attention]) -> str | None:
         if workload.key_heads != workload.heads and not self.groups_heads:
-            return f"its entry point takes no fewer key heads; set kv_heads={workload.heads}"
+            return (
+                f"its entry point takes as many key heads as heads; set kv_heads={workload.heads}"
+            )
         unserved = {
             "causal mask": any(one.causal for one in along) and not self.is_causal_too,
             "projection of keys": any(one.projection for one in along),
