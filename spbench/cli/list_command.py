@@ -126,14 +126,12 @@ def _shown(column: str, value: Any) -> str:
 
 
 def _strategies() -> list[dict[str, Any]]:
-    paths, ideas, own = named(), SUMMARIES, options.strategies_of(["all"])
+    ideas = {name: f"from {path}" for name, path in named().items()} | SUMMARIES
+    ideas |= {name: f"{VENDOR}{ideas[name]}" for name in VENDORS}
+    known = dict.fromkeys(BUILT_IN, "spbench") | dict.fromkeys(VENDORS, "vendor")
     return [
-        {
-            "strategy": name,
-            "idea": f"{VENDOR if name in VENDORS else ''}{ideas.get(name, f'from {paths[name]}')}",
-            "code": "vendor" if name in VENDORS else "spbench" if name in BUILT_IN else "plug-in",
-        }
-        for name in [*own, *VENDORS]
+        {"strategy": name, "idea": ideas[name], "code": known.get(name, "plug-in")}
+        for name in [*options.strategies_of(["all"]), *VENDORS]
     ]
 
 

@@ -109,19 +109,14 @@ def percent_option(flag: str, default: str, text: str) -> Callable[[F], F]:
 def strategies_of(texts: Sequence[str]) -> list[str]:
     """The strategies that ``texts`` ask for; says what 'all' leaves out. Raises Failure."""
     names = expand_names(texts)
-    if asks_for_all(texts):
+    if asks_for(texts, "all"):
         say_broken()
     return names
 
 
-def asks_for_several(texts: Sequence[str]) -> bool:
-    """Whether a name among them stands for all strategies of a kind."""
-    return bool({"all", "vendors"} & {*map(str.strip, ",".join(texts).split(","))})
-
-
-def asks_for_all(texts: Sequence[str]) -> bool:
-    """Whether 'all' is among the names."""
-    return "all" in map(str.strip, ",".join(texts).split(","))
+def asks_for(texts: Sequence[str], *names: str) -> bool:
+    """Whether one of these names is among those that ``texts`` give."""
+    return not {*names}.isdisjoint(map(str.strip, ",".join(texts).split(",")))
 
 
 def say_broken() -> None:

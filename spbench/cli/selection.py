@@ -261,7 +261,7 @@ def _from_flags(flags: Mapping[str, Any], device: Device, *, share: bool, nodes:
         combinations=every(workload, strategies, ranks, flags["meshes"]),
         device=device,
         launches=LAUNCHES,
-        every_strategy=options.asks_for_several(flags["strategies"]),
+        every_strategy=options.asks_for(flags["strategies"], "all", "vendors"),
     )
 
 

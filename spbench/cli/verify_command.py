@@ -74,7 +74,7 @@ def verify_command(
     shapes = [with_settings(shape, [f"dtype={dtype}"]) for shape in shapes]
     on = choose_device(device)
     ranks = parse_ranks(gpus, on)
-    is_everything = options.asks_for_all(strategies) and not workloads
+    is_everything = options.asks_for(strategies, "all") and not workloads
     with loading_torch():
         for strategy in chosen:
             load(strategy)  # raises Failure for an option that it does not have

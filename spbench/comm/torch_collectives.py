@@ -39,7 +39,7 @@ def sent_bytes(func: Any, args: Sequence[Any], kwargs: Arguments) -> int | Fract
     """Bytes that this rank sends in a call of a collective; None where there is no formula."""
     names = [argument.name for argument in func._schema.arguments]
     given = dict(zip(names, args, strict=False)) | dict(kwargs)
-    formula = FORMULAS.get(func._schema.name.partition("::")[2])
+    formula = FORMULAS.get(_name(func))
     if formula is None:
         return None
     group = _group(given)
@@ -48,9 +48,14 @@ def sent_bytes(func: Any, args: Sequence[Any], kwargs: Arguments) -> int | Fract
 
 
 def op_of(func: Any) -> Op | None:
-    """The collective that ``Transport`` would have counted a call as; None where it has none."""
-    formula = FORMULAS.get(func._schema.name.partition("::")[2])
-    return None if formula is None else OPS_BY_FORMULA.get(formula)
+    """What ``Transport`` would have counted a call as; None where it has nothing of the kind."""
+    return OPS.get(_name(func))
+
+
+def _name(func: Any) -> str:
+    """The name of an operation, without its namespace."""
+    name: str = func._schema.name
+    return name.partition("::")[2]
 
 
 def _group(given: Arguments) -> Group | None:
@@ -80,11 +85,6 @@ def _gather(given: Arguments, group: Group) -> int:
 def _scatter(given: Arguments, group: Group) -> Fraction:
     """All parts but one's own, which are alike."""
     return Fraction((group.size() - 1) * _input(given), group.size())
-
-
-def _all_to_all_of_one(given: Arguments, group: Group) -> Fraction:
-    """The bytes of a scatter of equal parts, under the name of an all-to-all."""
-    return _scatter(given, group)
 
 
 def _all_reduce(given: Arguments, group: Group) -> Fraction:
@@ -134,30 +134,27 @@ def _batch(given: Arguments, _: Group) -> int:
 
 
 Formula = Callable[[Arguments, Group], int | Fraction]
-BY_FORMULA: Sequence[tuple[Formula, Sequence[str]]] = (
-    (_gather, ("_allgather_base_", "allgather_", "allgather_coalesced_")),
-    (_gather, ("allgather_into_tensor_coalesced_", "all_gather_into_tensor")),
-    (_gather, ("all_gather_into_tensor_coalesced", "all_gather_into_tensor_out")),
-    (_scatter, ("_reduce_scatter_base_", "reduce_scatter_", "reduce_scatter_tensor")),
-    (_scatter, ("reduce_scatter_tensor_coalesced", "reduce_scatter_tensor_coalesced_")),
-    (_scatter, ("reduce_scatter_tensor_out",)),
-    (_all_to_all_of_one, ("shard_dim_alltoall",)),
-    (_all_reduce, ("allreduce_", "allreduce_coalesced_", "all_reduce", "all_reduce_")),
-    (_all_reduce, ("all_reduce_coalesced", "all_reduce_coalesced_")),
-    (_all_to_all, ("alltoall_base_", "all_to_all_single")),
-    (_all_to_all_of_list, ("alltoall_",)),
-    (_from_root, ("broadcast_", "broadcast")),
-    (_to_root, ("reduce_", "gather_")),
-    (_shares_of_root, ("scatter_",)),
-    (_all, ("send", "isend")),
-    (_batch, ("batch_p2p_ops",)),
-    (_none, ("recv_", "recv_any_source_", "irecv", "barrier", "monitored_barrier_")),
+COLLECTIVES: Sequence[tuple[Op | None, Formula, Sequence[str]]] = (
+    ("all_gather", _gather, ("_allgather_base_", "allgather_", "allgather_coalesced_")),
+    ("all_gather", _gather, ("allgather_into_tensor_coalesced_", "all_gather_into_tensor")),
+    ("all_gather", _gather, ("all_gather_into_tensor_coalesced", "all_gather_into_tensor_out")),
+    ("reduce_scatter", _scatter, ("_reduce_scatter_base_", "reduce_scatter_")),
+    ("reduce_scatter", _scatter, ("reduce_scatter_tensor", "reduce_scatter_tensor_out")),
+    ("reduce_scatter", _scatter, ("reduce_scatter_tensor_coalesced",)),
+    ("reduce_scatter", _scatter, ("reduce_scatter_tensor_coalesced_",)),
+    ("all_reduce", _all_reduce, ("allreduce_", "allreduce_coalesced_", "all_reduce")),
+    ("all_reduce", _all_reduce, ("all_reduce_", "all_reduce_coalesced", "all_reduce_coalesced_")),
+    ("all_to_all", _all_to_all, ("alltoall_base_", "all_to_all_single")),
+    ("all_to_all", _all_to_all_of_list, ("alltoall_",)),
+    ("all_to_all", _scatter, ("shard_dim_alltoall",)),
+    ("p2p", _all, ("send", "isend")),
+    ("p2p", _batch, ("batch_p2p_ops",)),
+    ("p2p", _none, ("recv_", "recv_any_source_", "irecv", "barrier", "monitored_barrier_")),
+    (None, _from_root, ("broadcast_", "broadcast")),
+    (None, _to_root, ("reduce_", "gather_")),
+    (None, _shares_of_root, ("scatter_",)),
 )
-FORMULAS = {name: formula for formula, names in BY_FORMULA for name in names}
-"""By the name of the operation, without its namespace."""
-OPS_BY_FORMULA: Mapping[Formula, Op] = {
-    **{_gather: "all_gather", _scatter: "reduce_scatter", _all_reduce: "all_reduce"},
-    **dict.fromkeys((_all_to_all, _all_to_all_of_list, _all_to_all_of_one), "all_to_all"),
-    **dict.fromkeys((_all, _batch, _none), "p2p"),
-}
-"""What a call counts as; a broadcast, and what has one root, are none of ``Transport``'s."""
+"""What a call counts as, the bytes that it sends, and the names of operations, without namespaces.
+What has one root is nothing that ``Transport`` has."""
+FORMULAS = {name: formula for _, formula, names in COLLECTIVES for name in names}
+OPS = {name: op for op, _, names in COLLECTIVES for name in names}

@@ -17,7 +17,6 @@ from torch import Tensor
 from torch import distributed as dist
 
 from spbench.vendors.vendor import Call, Vendor, four_all_to_alls, plain
-from spbench.workload.block import Attention
 from spbench.workload.sharding import Sizes
 from spbench.workload.traffic import Traffic
 from spbench.workload.workload import Workload
@@ -48,5 +47,5 @@ class DeepSpeedUlysses(Vendor):
         out: Tensor = _layer(call.group, call.causal)(q, k, v, 0)
         return out
 
-    def sent(self, workload: Workload, sizes: Sizes, attention: Attention) -> Traffic:
+    def sent(self, workload: Workload, sizes: Sizes) -> Traffic:
         return four_all_to_alls(workload, sizes)

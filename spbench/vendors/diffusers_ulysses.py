@@ -18,7 +18,6 @@ from torch import distributed as dist
 from torch.distributed.device_mesh import init_device_mesh
 
 from spbench.vendors.vendor import Call, Vendor, four_all_to_alls
-from spbench.workload.block import Attention
 from spbench.workload.sharding import Sizes
 from spbench.workload.traffic import Traffic
 from spbench.workload.workload import Workload
@@ -54,5 +53,5 @@ class DiffusersUlysses(Vendor):
         out: Tensor = _native_attention(q, k, v, _parallel_config=config)
         return out
 
-    def sent(self, workload: Workload, sizes: Sizes, attention: Attention) -> Traffic:
+    def sent(self, workload: Workload, sizes: Sizes) -> Traffic:
         return four_all_to_alls(workload, sizes)

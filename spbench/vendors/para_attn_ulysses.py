@@ -15,7 +15,6 @@ from torch import Tensor
 
 from spbench.layers.kernels import kernel
 from spbench.vendors.vendor import Call, Vendor, four_all_to_alls
-from spbench.workload.block import Attention
 from spbench.workload.sharding import Sizes
 from spbench.workload.traffic import Traffic
 from spbench.workload.workload import Workload
@@ -40,5 +39,5 @@ class ParaAttnUlysses(Vendor):
         out: Tensor = ulysses_attn_func(q, k, v, **how)
         return out
 
-    def sent(self, workload: Workload, sizes: Sizes, attention: Attention) -> Traffic:
+    def sent(self, workload: Workload, sizes: Sizes) -> Traffic:
         return four_all_to_alls(workload, sizes)

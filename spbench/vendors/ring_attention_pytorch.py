@@ -18,7 +18,6 @@ from typing import ClassVar, final
 from torch import Tensor
 
 from spbench.vendors.vendor import Call, Vendor
-from spbench.workload.block import Attention
 from spbench.workload.sharding import Sizes
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
@@ -40,7 +39,7 @@ class RingAttentionPytorch(Vendor):
         out: Tensor = ring_flash_attn(by_key.transpose(2, 3).flatten(2, 3), k, v, **how)
         return out.unflatten(2, (-1, k.shape[2])).transpose(2, 3).flatten(2, 3)
 
-    def sent(self, workload: Workload, sizes: Sizes, attention: Attention) -> Traffic:
+    def sent(self, workload: Workload, sizes: Sizes) -> Traffic:
         ranks, both = len(sizes), 2 * workload.key_bytes
         home = Transfer(op="p2p", sent=(Fraction(both, ranks),) * ranks)
         return [Transfer.ring(both, sizes)], [Transfer.ring(2 * both, sizes), home]

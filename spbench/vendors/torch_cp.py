@@ -17,12 +17,19 @@ from typing import ClassVar, final
 from torch import Tensor
 
 from spbench.vendors.torch_ring_template import RingTemplate
-from spbench.vendors.vendor import Call, Vendor
-from spbench.workload.block import Attention
+from spbench.vendors.vendor import Call, Vendor, VendorPlan
 from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.sharding import Sizes
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HeadTailPlan(VendorPlan):
+    """Its ranks hold head and tail of the sequence under a mask."""
+
+    zigzag: ClassVar[bool] = True
 
 
 @final
@@ -31,16 +38,16 @@ class TorchCP(Vendor):
     """With ``alltoall`` blocks of keys come one by one, else all in one all-gather."""
 
     forms: ClassVar[tuple[str, ...]] = ("alltoall",)
+    plan: ClassVar[type[VendorPlan]] = HeadTailPlan
     package: ClassVar[str] = "torch"
     order: ClassVar[str] = "b z s d"
-    zigzag: ClassVar[bool] = True
     dtypes: ClassVar[tuple[str, ...]] = ("float32", "bfloat16", "float16")  # sums are float32's
     alltoall: bool = False
 
     def exchange(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
         return RingTemplate.apply(q, k, v, call, "alltoall" if self.alltoall else "allgather")
 
-    def sent(self, workload: Workload, sizes: Sizes, attention: Attention) -> Traffic:
+    def sent(self, workload: Workload, sizes: Sizes) -> Traffic:
         both = 2 * workload.key_bytes
         keys = Transfer.all_gather(both, sizes)
         if self.alltoall:

@@ -15,7 +15,6 @@ from torch import Tensor
 
 from spbench.layers.kernels import kernel
 from spbench.vendors.vendor import Call, Vendor
-from spbench.workload.block import Attention
 from spbench.workload.sharding import Sizes
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
@@ -36,7 +35,7 @@ class TorchKVGather(Vendor):
         keys, values = _context_parallel.flex_cp_allgather(k, v, 2, call.group.group_name)
         return kernel(q, keys, values, is_causal=False)
 
-    def sent(self, workload: Workload, sizes: Sizes, attention: Attention) -> Traffic:
+    def sent(self, workload: Workload, sizes: Sizes) -> Traffic:
         whole = workload.key_bytes
         gather, scatter = (Transfer.all_gather(whole, sizes), Transfer.reduce_scatter(whole, sizes))
         return [gather, gather], [scatter, scatter]

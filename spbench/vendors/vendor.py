@@ -33,25 +33,12 @@ from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
 
 
-@final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class VendorPlan(FixedPlan):
     """One axis stays sharded; attention along it is the package's."""
 
     strategy: Vendor
     sends_itself: ClassVar[bool] = True
-
-    def shard(self, axis: str) -> Shard:
-        cut = Shard.causal if self._is_zigzag(axis) else Shard.even
-        return cut(self.workload.dim(axis), self.workload.axes[axis], self.ranks)
-
-    def _is_zigzag(self, axis: str) -> bool:
-        return self.strategy.zigzag and self.workload.is_causal(axis)
-
-    @property
-    def notes(self) -> str:
-        is_cut_so = self.ranks > 1 and self._is_zigzag(self.axis)
-        return self.shard(self.axis).in_words(self.axis) if is_cut_so else ""
 
     @property
     def queries_stay(self) -> bool:
@@ -61,7 +48,7 @@ class VendorPlan(FixedPlan):
         alone = self.ranks == 1  # as ``attend``: nothing is sent, and the package is not called
         if alone or not isinstance(sublayer, Attention) or axis not in sublayer.attended:
             return super().sublayer_traffic(sublayer, axis)
-        return self.strategy.sent(self.workload, self.held(axis), sublayer)
+        return self.strategy.sent(self.workload, self.held(axis))
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
@@ -104,8 +91,6 @@ class Vendor(FixedAxis, ABC):
     """Whether heads of queries, and of keys, must divide by the ranks."""
     is_causal_too: ClassVar[bool] = True
     """Whether it serves a causal mask."""
-    zigzag: ClassVar[bool] = False
-    """Whether ranks hold zigzag shards under one."""
     groups_heads: ClassVar[bool] = True
     """Whether keys may have fewer heads than queries."""
     dtypes: ClassVar[tuple[str, ...]] = ("float64", "float32", "bfloat16", "float16")
@@ -129,23 +114,9 @@ class Vendor(FixedAxis, ABC):
         """
 
     @abstractmethod
-    def sent(self, workload: Workload, sizes: Sizes, attention: Attention) -> Traffic:
-        """The published formula: transfers of one such attention, forward and backward.
-
-        Parameters
-        ----------
-        workload
-            With the bytes of its queries and keys.
-        sizes
-            Positions that each rank holds.
-        attention
-            The sublayer.
-
-        Returns
-        -------
-        Traffic
-            As the gate holds it against the witness's count.
-        """
+    def sent(self, workload: Workload, sizes: Sizes) -> Traffic:
+        """The published formula: the transfers of one attention, forward and backward, of which
+        each rank holds so many positions. The gate holds it against the witness's count."""
 
     @final
     @property
@@ -156,18 +127,8 @@ class Vendor(FixedAxis, ABC):
 
     @final
     def misfit(self, workload: Workload) -> str | None:
-        return super().misfit(workload) or self._missing() or self._wrong_dtype(workload.dtype)
-
-    def _missing(self) -> str | None:
-        if installed(self.package) is not None:
-            return None
-        return f"{self.package} is not installed; pip install 'spbench[{self.package}]'"
-
-    def _wrong_dtype(self, dtype: str) -> str | None:
-        if dtype in self.dtypes:
-            return None
-        fit = " or ".join(f"dtype={one}" for one in self.dtypes)
-        return f"{self.package} does not compute attention in {dtype} throughout; set {fit}"
+        missing = f"{self.package} is not installed; pip install 'spbench[{self.package}]'"
+        return super().misfit(workload) or (None if installed(self.package) else missing)
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
         too_short = super().why_not_along(axis, workload, ranks)
@@ -182,7 +143,8 @@ class Vendor(FixedAxis, ABC):
 
     def _uneven(self, axis: str, workload: Workload, ranks: int) -> str | None:
         length, heads, keys = workload.axes[axis], workload.heads, workload.key_heads
-        parts = 2 * ranks if self.zigzag and workload.is_causal(axis) else ranks
+        # A zigzag shard is two runs of positions, one from each end.
+        parts = 2 * ranks if self.plan.zigzag and workload.is_causal(axis) else ranks
         if length % parts:
             fit = f"give {axis} a multiple of {parts} positions"
             return f"{length} positions of {axis} do not divide into {parts} even parts; {fit}"
@@ -193,6 +155,9 @@ class Vendor(FixedAxis, ABC):
         return None
 
     def _not_served(self, axis: str, workload: Workload, along: Sequence[Attention]) -> str | None:
+        if workload.dtype not in self.dtypes:
+            fit = " or ".join(f"dtype={dtype}" for dtype in self.dtypes)
+            return f"its attention does not compute in {workload.dtype} throughout; set {fit}"
         if workload.key_heads != workload.heads and not self.groups_heads:
             return (
                 f"its entry point takes as many key heads as heads; set kv_heads={workload.heads}"
@@ -204,9 +169,10 @@ class Vendor(FixedAxis, ABC):
             "joined text": bool(workload.text),
         }
         what = next((name for name, is_there in unserved.items() if is_there), None)
-        others = [one for one in workload.axes if one != axis]
-        fit = f"; shard {' or '.join(others)}" if others else ""
-        return what and f"its entry point serves no {what} along {axis}{fit}"
+        return what and (
+            f"its entry point serves no {what} along {axis}; spbench's own strategies that gather "
+            "keys or share heads do"
+        )
 
     @final
     @property
