@@ -119,9 +119,6 @@ class Plan:
     """Whether projections are cut over groups of the mesh's last axis, which sum no gradients."""
     holds_whole: bool = False
     """Whether each rank of such a group holds all that the group has."""
-    sends_itself: ClassVar[bool] = False
-    """Whether it is another package's code, whose transfers do not pass ``comm/``: a witness counts
-    them, and nothing silences them."""
     ends_in_transfer: bool = False
     """Whether a sublayer's last forward transfer comes after all tensors that backward needs."""
 
@@ -139,6 +136,12 @@ class Plan:
     def mesh(self) -> Mesh:
         """Its groups of ranks and their sizes, outermost first; the last one's are neighbours."""
         return Mesh.of({"sequence": self.ranks})
+
+    @property
+    def sends_itself(self) -> bool:
+        """Whether another package's code sends, past ``comm/``: a witness counts its transfers, and
+        nothing silences them."""
+        return False
 
     @property
     def notes(self) -> str:

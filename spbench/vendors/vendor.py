@@ -38,14 +38,20 @@ class VendorPlan(FixedPlan):
     """One axis stays sharded; attention along it is the package's."""
 
     strategy: Vendor
-    sends_itself: ClassVar[bool] = True
+
+    @property
+    def sends_itself(self) -> bool:
+        """Where an attention goes along the axis, and ranks share it: else the package's code does
+        not run."""
+        along = any(self.axis in attention.attended for attention in self.workload.attentions)
+        return along and self.ranks > 1
 
     @property
     def queries_stay(self) -> bool:
         return not self.strategy.splits_heads
 
     def sublayer_traffic(self, sublayer: Sublayer, axis: str) -> Traffic:
-        alone = self.ranks == 1  # as ``attend``: nothing is sent, and the package is not called
+        alone = self.ranks == 1  # ``attend`` does not call the package, and nothing is sent
         if alone or not isinstance(sublayer, Attention) or axis not in sublayer.attended:
             return super().sublayer_traffic(sublayer, axis)
         return self.strategy.sent(self.workload, self.held(axis))

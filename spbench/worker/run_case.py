@@ -44,7 +44,7 @@ def run_case(case: Case, group: Group, observer: Observer, asked: Collection[str
     planted = {} if observer.fault is None else observer.fault.environment
     environment = {name: shown(name, os.environ.get(name, "")) for name in asked} | planted
     facts = _facts(group.device) | {"environment": environment}
-    facts["versions"] |= {"vendor": strategy.origin}
+    facts["versions"] |= {"vendor": strategy.origin if plan.group.sends_itself else ""}
     facts["variables"] = of_a_rank(os.environ)
     return _gate_and_measure(case, plan, group, observer).model_copy(update=facts)
 

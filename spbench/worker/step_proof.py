@@ -124,7 +124,7 @@ class StepProof:
         self._silent_differs = (0.0, 0.0)
         self._counts = StepCounts(step)
         self.first_witness: Witness | None = None
-        """What the first step sent, if that is another package's code."""
+        """What saw the first step: all others send as it counted, where it counts."""
         self._wrong: list[str] = []
 
     def forget(self) -> None:

@@ -67,6 +67,7 @@ class Kind:
 
 PHASE_SHADES = {"forward": 1.0, "backward": 0.6, "gradients": 0.3}
 SHARES_NOTE = "one gpu share: what one rank computes, without messages, so no step and no ranking"
+WHOLE_NOTE = "without a filled part: a step that nothing silenced, so it is not split"
 SHARE_HEADING = "What a rank computes, without messages: no step"
 """The heading of the split of a step where all are shares of one GPU."""
 
@@ -110,10 +111,17 @@ def _phases(line: Line) -> Stack | None:
 
 
 def _parts(line: Line) -> Stack | None:
-    """A step's computation, and what its communication adds to it."""
+    """A step's computation, and what its communication adds to it; the outline of a step alone
+    where nothing silenced it, as in a vendor's code."""
+    own = colour(line.strategy)
+    if line.compute_ms is None and line.step_ms is not None:
+        outline = {"color": "white", "hatch": hatch(line.strategy), "edgecolor": own}
+        step_ms = line.step_ms.mean
+        bars = [(step_ms, outline | {"linewidth": 0.8})]
+        return Stack(bars=bars, levels=[step_ms], is_noisy=line.is_noisy)
     if line.compute_ms is None:
         return None
-    look = {"color": "white", "hatch": "////", "edgecolor": colour(line.strategy), "linewidth": 0.8}
+    look = {"color": "white", "hatch": "////", "edgecolor": own, "linewidth": 0.8}
     exposed_ms = max(line.exposed_comm_ms or 0.0, 0.0)  # hidden behind noise, it is below 0
     return Stack(
         bars=[(line.compute_ms, fill(line.strategy, line.kind)), (exposed_ms, look)],
@@ -142,7 +150,8 @@ class BarKind:
     def sheet(self, panels: Mapping[str, Sequence[Line]], run: Run) -> Sheet:
         lines = [line for of_panel in panels.values() for line in of_panel]
         marks = {title: self.bars(of_panel, run) for title, of_panel in panels.items()}
-        notes = _bar_notes(lines, has_whiskers=self.has_whiskers)
+        splits_steps = self.stack_of is _parts
+        notes = _bar_notes(lines, has_whiskers=self.has_whiskers, splits_steps=splits_steps)
         return sheet_about(run, self.title(lines), marks, notes)
 
     def bars(self, lines: Sequence[Line], run: Run) -> Bars:
@@ -202,8 +211,10 @@ def _by_panel(lines: Iterable[Line]) -> dict[str, list[Line]]:
     return grouped(lines, lambda line: line.panel)
 
 
-def _bar_notes(lines: Sequence[Line], *, has_whiskers: bool) -> list[str]:
+def _bar_notes(lines: Sequence[Line], *, has_whiskers: bool, splits_steps: bool) -> list[str]:
     notes = [whiskers(lines)] if has_whiskers else []
+    if splits_steps and any(line.step_ms and line.compute_ms is None for line in lines):
+        notes.append(WHOLE_NOTE)
     if any(line.is_share for line in lines):
         notes.append(SHARES_NOTE)
     return notes
@@ -230,7 +241,9 @@ def _overview_panels(run: Run) -> dict[str, tuple[BarKind, list[Line]]]:
 def _overview_sheet(panels: Mapping[str, tuple[BarKind, Sequence[Line]]], run: Run) -> Sheet:
     lines = [line for _, of_kind in panels.values() for line in of_kind]
     marks = {title: kind.bars(of_kind, run) for title, (kind, of_kind) in panels.items()}
-    return sheet_about(run, lines[0].panel, marks, _bar_notes(lines, has_whiskers=True))
+    return sheet_about(
+        run, lines[0].panel, marks, _bar_notes(lines, has_whiskers=True, splits_steps=True)
+    )
 
 
 # ---- Ratios to the reference ----

@@ -222,6 +222,14 @@ def test_the_mark_of_noise_stays_below_the_title(tmp_path: Path, panels_drawn: i
         assert mark.get_window_extent().y1 <= ax.get_window_extent().y1
 
 
+def test_a_step_that_nothing_silenced_is_an_outline(ax: Axes) -> None:
+    """Of its whole height, and no part of it is filled as computation."""
+    whole = measured("torch-cp", 8.0, compute_ms=None, exposed_comm_ms=None)
+    draw_bars(ax, "step_split", [whole])
+    assert not bars(ax, look.colour("torch-cp"))
+    assert bars(ax, "#ffffff") == [(8.0, 0.0)]
+
+
 def test_a_strategy_has_its_colour_everywhere(ax: Axes) -> None:
     """The colour does not depend on the other strategies, nor on their order."""
     records = [measured("rsa", 5.0), measured("dsp", 6.0)]
