@@ -166,6 +166,9 @@ class WholeLinear(nn.Module):
 
 Times = Callable[[Tensor, Tensor, Tensor, Shard], Tensor]
 """The product of an input with a rank's columns (columns, H), with their bias."""
+RowTimes = Callable[[Tensor, Tensor, Tensor, Shard], Tensor]
+"""The sum over the ranks of an input (…, *in held) times their rows (H, *in held), with the bias,
+in this rank's part of the shard."""
 Summed = Callable[[Tensor, Shard], Tensor]
 """The sum over the ranks of their partial products."""
 
@@ -190,18 +193,23 @@ class ColumnCut(nn.Module):
 
 @final
 class RowCut(nn.Module):
-    """This rank's rows, then the sum over the ranks; the bias is added once, after it."""
+    """This rank's rows, and the sum over the ranks."""
 
-    def __init__(self, spec: LinearSpec, comm: Collectives, summed: Summed) -> None:
+    def __init__(self, spec: LinearSpec, comm: Collectives, times: RowTimes) -> None:
         super().__init__()
-        self.summed, self.inner = summed, len(spec.in_shape)
+        self.times = times
         part = cut_by_neighbours(spec, len(spec.out_shape), comm)
         self.weight = empty_parameter(spec.out_shape + spec.in_shape, part, comm.rank)
         self.bias = empty_parameter(spec.out_shape, None)
 
     def forward(self, x: Tensor, shard: Shard) -> Tensor:
-        partial = product(put_outermost(x, shard.dim), self.weight, None, self.inner)
-        return self.summed(partial, shard) + self.bias
+        return self.times(x, self.weight, self.bias, shard)
+
+
+def sum_of_rows(x: Tensor, weight: Tensor, bias: Tensor, shard: Shard, summed: Summed) -> Tensor:
+    """The product with a rank's rows, then ``summed`` over the ranks; the bias is added once."""
+    partial = product(put_outermost(x, shard.dim), weight, None, weight.ndim - bias.ndim)
+    return summed(partial, shard) + bias
 
 
 # RMS norms of queries and keys

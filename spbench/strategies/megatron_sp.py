@@ -29,7 +29,7 @@ from torch import Tensor, nn
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.heads import bias_of_groups, bias_traffic_by_groups, traffic_across, with_heads
-from spbench.layers.linear import ColumnCut, LinearSpec, RowCut, cut_norm_sums
+from spbench.layers.linear import ColumnCut, LinearSpec, RowCut, cut_norm_sums, sum_of_rows
 from spbench.layers.memory_order import in_memory_order
 from spbench.strategies import refusals
 from spbench.strategies.fixed_axis import AUTO, FixedAxis, FixedPlan
@@ -94,7 +94,8 @@ class CutPlan(FixedPlan):
 
     @final
     def linear_out(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
-        return RowCut(spec, comm, partial(self._scattered, comm=comm))
+        summed = partial(self._scattered, comm=comm)
+        return RowCut(spec, comm, partial(sum_of_rows, summed=summed))
 
     def _times(
         self, x: Tensor, matrix: Tensor, bias: Tensor, shard: Shard, comm: Collectives

@@ -14,7 +14,7 @@ every rank has the whole gradient of what all hold.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, final
 
 import torch
@@ -24,7 +24,7 @@ from torch.autograd.function import once_differentiable
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.heads import taken, taken_traffic
-from spbench.layers.linear import ColumnCut, LinearSpec, RowCut, cut_norm_sums
+from spbench.layers.linear import ColumnCut, LinearSpec, RowCut, cut_norm_sums, sum_of_rows
 from spbench.layers.memory_order import in_memory_order
 from spbench.strategies.base import Plan, Strategy
 from spbench.strategies.refusals import cut_why_not
@@ -76,7 +76,7 @@ class TensorPlan(Plan):
             comm.all_reduce_(parts.detach().movedim(shard.dim, 0)).wait()
             return parts  # no one else reads them; their gradient is the sum's
 
-        return RowCut(spec, comm, summed)
+        return RowCut(spec, comm, partial(sum_of_rows, summed=summed))
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
