@@ -15,6 +15,7 @@ from typing import Any, final
 import psutil
 import torch
 from torch import Tensor
+from torch.utils._python_dispatch import is_traceable_wrapper_subclass
 from torch.utils._pytree import tree_leaves
 
 from spbench.comm.compiler import graphs_run
@@ -72,6 +73,10 @@ class LiveStorages(WatchingMode):
         return out
 
     def _see(self, tensor: Tensor) -> None:
+        if is_traceable_wrapper_subclass(tensor):  # an asynchronous result: itself it holds nothing
+            for name in tensor.__tensor_flatten__()[0]:
+                self._see(getattr(tensor, name))
+            return
         storage = tensor.untyped_storage()
         key = storage._cdata  # the address: views and aliases have the same one
         if key in self._counted:
