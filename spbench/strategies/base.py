@@ -89,6 +89,11 @@ class Strategy(ABC):
         return None
 
     @property
+    def has_float32_copy(self) -> bool:
+        """Whether a step of it in 16 bits is the same code in float32, and is proved there too."""
+        return True
+
+    @property
     def origin(self) -> str:
         """The package whose own code it is, with its version and commit; blank: spbench's own."""
         return ""

@@ -91,6 +91,10 @@ class BranchGroups(Strategy):
         return self.own.only_measured
 
     @property
+    def has_float32_copy(self) -> bool:
+        return self.own.has_float32_copy
+
+    @property
     def origin(self) -> str:
         return self.own.origin
 
