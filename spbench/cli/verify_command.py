@@ -13,7 +13,7 @@ from spbench.launch.launcher import Deadlines
 from spbench.report.progress import loading_torch
 from spbench.report.tables import print_json, show_verdicts
 from spbench.results.hand_over import VerifyResult
-from spbench.strategies.registry import forms_of, load
+from spbench.strategies.registry import VENDORS, forms_of, load
 from spbench.sweep.devices import choose_device
 from spbench.sweep.verification import checks_for, verify
 from spbench.text import GIVE_OTHERS
@@ -36,7 +36,8 @@ DTYPES = ("float64", "float32", "bfloat16", "float16")
     "workloads",
     multiple=True,
     metavar="NAME|FILE",
-    help="Workloads in place of the built-in shapes; 'all' for the whole catalogue.",
+    help="Workloads in place of the built-in shapes; 'all' for the whole catalogue. One of these "
+    "shapes goes by its name, as attention-alone.",
 )
 @click.option("--small", is_flag=True, help="Use the -small versions of the named workloads.")
 @click.option(
@@ -79,7 +80,11 @@ def verify_command(
         for strategy in chosen:
             load(strategy)  # raises Failure for an option that it does not have
         plain = [name for name in chosen if ":" not in name]
-        forms = forms_of(plain) if is_everything else []
+        if options.asks_for(strategies, "vendors"):  # each form is other code of a package
+            of_vendors = forms_of([name for name in plain if name in VENDORS])
+            chosen = list(dict.fromkeys([*chosen, *of_vendors]))
+        own = [name for name in plain if name not in VENDORS]
+        forms = forms_of(own) if is_everything else []
     if is_everything and meshes == (NO_MESH,):
         meshes = ()  # those that the branches of each shape have
     deadlines = Deadlines(launch_s=timeout, hang_s=hang_after)
@@ -93,14 +98,18 @@ def _shapes(workloads: Sequence[str], small: bool) -> list[Workload]:
         if small:
             raise Failure("--small needs --workload: 'all', or names of the catalogue")
         return [find(name, "verify") for name in names("verify")]
-    large = [name for name in names() if not name.endswith(SMALL)]
+    large, built_in = [name for name in names() if not name.endswith(SMALL)], names("verify")
     wanted = [part for group in workloads for part in group.split(",")]
     every = [name for part in wanted for name in (large if part == "all" else [part])]
-    chosen = [f"{name}{SMALL}" if small and name in large else name for name in every]
-    if small and (own := [name for name in chosen if not name.endswith(SMALL)]):
-        known = [name for name in own if name not in large]
-        raise Failure(f"{known[0]!r} has no -small version; --small is for names of the catalogue")
-    return [choose_workload(name, []) for name in dict.fromkeys(chosen)]
+    twins = {name: f"{name}{SMALL}" for name in large if f"{name}{SMALL}" in names()}
+    chosen = [twins.get(name, name) if small else name for name in every]
+    known = {*names()}
+    if small and (own := [name for name in chosen if name not in known]):
+        raise Failure(f"{own[0]!r} has no -small version; --small is for names of the catalogue")
+    return [
+        find(name, "verify") if name in built_in else choose_workload(name, [])
+        for name in dict.fromkeys(chosen)
+    ]
 
 
 def _show(results: Sequence[VerifyResult], *, as_json: bool) -> int:

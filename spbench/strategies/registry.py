@@ -45,20 +45,42 @@ SUMMARIES = {
     "attention-2d": "gathers queries along rows of ranks, K and V along columns",
     "usp": "shares out heads among neighbours, another exchange across them",
     "deepspeed-ulysses": "ulysses, the layer of DeepSpeed",
-    "torch-cp": "ring, the context parallel of torch",
+    "deepspeed-alst": "ulysses, DeepSpeed's for models of Hugging Face",
+    "yunchang-ulysses": "ulysses, of yunchang",
+    "yunchang-ring": "ring, of yunchang",
+    "yunchang-usp": "usp, of yunchang",
+    "torch-cp": "ring, the context parallel of torch, K and V gathered",
     "torch-kv-gather": "kv-gather, as torch does it",
     "diffusers-ulysses": "ulysses, of the models of diffusers",
+    "diffusers-ring": "ring, of the models of diffusers",
+    "diffusers-usp": "usp, of the models of diffusers",
     "para-attn-ulysses": "ulysses, of ParaAttention",
+    "megatron-core-sp": "megatron-sp, the layers of megatron-core",
+    "ring-flash-attn": "ring, of the package of that name",
     "ring-attention-pytorch": "ring, by lucidrains",
+    "colossalai-rsa": "rsa, of ColossalAI, the paper's own code",
+    "te-cp": "ring, of Transformer Engine; GPUs",
+    "xfuser-usp": "usp, of xDiT; GPUs",
 }
 
 VENDORS = {
     "deepspeed-ulysses": "spbench.vendors.deepspeed_ulysses:DeepSpeedUlysses",
+    "deepspeed-alst": "spbench.vendors.deepspeed_alst:DeepSpeedALST",
+    "yunchang-ulysses": "spbench.vendors.yunchang_ulysses:YunchangUlysses",
+    "yunchang-ring": "spbench.vendors.yunchang_ring:YunchangRing",
+    "yunchang-usp": "spbench.vendors.yunchang_usp:YunchangUSP",
     "torch-cp": "spbench.vendors.torch_cp:TorchCP",
     "torch-kv-gather": "spbench.vendors.torch_kv_gather:TorchKVGather",
     "diffusers-ulysses": "spbench.vendors.diffusers_ulysses:DiffusersUlysses",
+    "diffusers-ring": "spbench.vendors.diffusers_ring:DiffusersRing",
+    "diffusers-usp": "spbench.vendors.diffusers_usp:DiffusersUSP",
     "para-attn-ulysses": "spbench.vendors.para_attn_ulysses:ParaAttnUlysses",
+    "megatron-core-sp": "spbench.vendors.megatron_core_sp:MegatronCoreSP",
+    "ring-flash-attn": "spbench.vendors.ring_flash_attn:RingFlashAttn",
     "ring-attention-pytorch": "spbench.vendors.ring_attention_pytorch:RingAttentionPytorch",
+    "colossalai-rsa": "spbench.vendors.colossalai_rsa:ColossalAIRSA",
+    "te-cp": "spbench.vendors.te_cp:TransformerEngineCP",
+    "xfuser-usp": "spbench.vendors.xfuser_usp:XFuserUSP",
 }
 """Other packages' own code, by the names of its adapters; ``all`` leaves them out, ``vendors`` is
 all of them."""
@@ -69,7 +91,12 @@ OTHER_NAMES = {
     **dict.fromkeys(("ring-attention", "zigzag", "context-parallel", "cp"), "ring"),
     **dict.fromkeys(("kv-all-gather", "all-gather", "llama3", "gather"), "kv-gather"),
     **dict.fromkeys(("attention2d", "2d", "2d-attention"), "attention-2d"),
-    **dict.fromkeys(("hybrid", "ulysses-ring", "yunchang", "xdit", "2d-sp", "loongtrain"), "usp"),
+    **dict.fromkeys(("hybrid", "ulysses-ring", "2d-sp", "loongtrain"), "usp"),
+    "yunchang": "yunchang-usp",
+    **dict.fromkeys(("xdit", "xdit-usp", "xfuser"), "xfuser-usp"),
+    **dict.fromkeys(("torch", "torch-context-parallel"), "torch-cp"),
+    **dict.fromkeys(("megatron-core", "mcore"), "megatron-core-sp"),
+    **dict.fromkeys(("diffusers", "para-attn"), "diffusers-ulysses"),
     **dict.fromkeys(("tp", "tensor-parallel", "megatron", "megatron-lm"), "megatron-tp"),
 }
 """Each name, and the strategy that has it, or the nearest one here; for hints alone."""
@@ -172,12 +199,13 @@ def check_name(text: str) -> None:
     from spbench.workload.yaml_file import short  # its pydantic stays out of completion
 
     name = text.split(":", maxsplit=1)[0]
-    names = list(BUILT_IN if name in BUILT_IN else named())  # plug-ins are looked for on disk
-    if name not in names:
-        raise UnknownStrategyError(
-            f"unknown strategy {short(name)}. {_near(own_name(name), names)}"
-            f"The strategies are {', '.join(names)}"
-        )
+    if name in BUILT_IN or name in VENDORS or name in (own := places()):
+        return  # plug-ins are looked for on disk, last
+    raise UnknownStrategyError(
+        f"unknown strategy {short(name)}. {_near(own_name(name), [*own, *VENDORS, 'vendors'])}"
+        f"The strategies are {', '.join(own)}, and those of other packages that 'spbench list "
+        "strategies' shows"
+    )
 
 
 def module_of(text: str) -> str:
@@ -197,6 +225,12 @@ def expand_names(texts: Sequence[str]) -> list[str]:
     names: dict[str, None] = {}
     several: Mapping[str, Callable[[], list[str]]] = {"all": _sound, "vendors": lambda: [*VENDORS]}
     for text in (part.strip() for group in texts for part in group.split(",")):
+        head, _, option = text.partition(":")
+        if option and head in several:
+            raise UnknownStrategyError(
+                f"{head!r} stands for several strategies, of which not all have {option!r}; name "
+                f"those that are meant, as in -s ring:{option}"
+            )
         for name in several[text]() if text in several else [text]:
             check_name(name)
             names[name] = None

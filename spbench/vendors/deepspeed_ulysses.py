@@ -23,15 +23,21 @@ from spbench.workload.workload import Workload
 
 
 @cache
-def _layer(group: dist.ProcessGroup, causal: bool) -> Any:
+def start(backend: str) -> None:
+    """Its own communication, rank after rank: at its first use it compiles an extension."""
     from deepspeed import comm
-    from deepspeed.sequence.layer import DistributedAttention
 
-    # Its first use compiles an extension: ranks that do so at once spoil it for each other.
     for rank in range(dist.get_world_size()):
         if rank == dist.get_rank():
-            comm.init_distributed(dist.get_backend(group), dist_init_required=False)
+            comm.init_distributed(backend, dist_init_required=False)
         dist.barrier()
+
+
+@cache
+def _layer(group: dist.ProcessGroup, causal: bool) -> Any:
+    from deepspeed.sequence.layer import DistributedAttention
+
+    start(dist.get_backend(group))
     return DistributedAttention(partial(plain, causal=causal), group, scatter_idx=2, gather_idx=1)
 
 

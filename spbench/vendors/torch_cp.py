@@ -17,19 +17,10 @@ from typing import ClassVar, final
 from torch import Tensor
 
 from spbench.vendors.torch_ring_template import RingTemplate
-from spbench.vendors.vendor import Call, Vendor, VendorPlan
-from spbench.workload.fields import DTYPE_BYTES
+from spbench.vendors.vendor import Call, HeadTailPlan, Vendor, VendorPlan, float32_times
 from spbench.workload.sharding import Sizes
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
-
-
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class HeadTailPlan(VendorPlan):
-    """Its ranks hold head and tail of the sequence under a mask."""
-
-    zigzag: ClassVar[bool] = True
 
 
 @final
@@ -52,7 +43,6 @@ class TorchCP(Vendor):
         keys = Transfer.all_gather(both, sizes)
         if self.alltoall:
             keys = Transfer(op="all_to_all", sent=keys.sent)
-        wider = max(1, 4 // DTYPE_BYTES[workload.dtype])
         # N hops of a block each, of which the last takes it home: N times a part of N.
-        home = Transfer(op="all_to_all", sent=(Fraction(both * wider),) * len(sizes))
-        return [keys], [keys, home]
+        home = Fraction(both * float32_times(workload))
+        return [keys], [keys, Transfer(op="all_to_all", sent=(home,) * len(sizes))]

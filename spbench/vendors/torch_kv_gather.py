@@ -3,7 +3,7 @@
     k, v   (b, Z, S/N, D)   --an all-gather each-->      (b, Z, S, D)
     dK, dV (b, Z, S, D)     --a reduce-scatter each-->   (b, Z, S/N, D)
 
-What was gathered is kept for backward, as spbench's ``kv-gather:keep-keys`` does.
+What was gathered is kept for backward, as in spbench's ``kv-gather``.
 """
 
 from __future__ import annotations

@@ -30,6 +30,8 @@ from spbench.workload.traffic import by_axis, by_call, by_op, by_phase, merged
 
 SENDS_ITSELF = "its package sends by itself, which nothing silences"
 """Why a step of another package's code has no time without communication."""
+MORE_ON_THE_WIRE = "its reduce-scatters are all-reduces inside gloo, which send them twice"
+"""spbench's own are made of sends and receives on gloo (``comm/nccl_gloo.py``)."""
 
 
 def measure(
@@ -99,6 +101,10 @@ def _time(
     silent = SilentPass(whole=whole, one_step=step, group=group, watch=watch, proof=proof)
     if whole.plan.group.sends_itself:
         silent.why_none = SENDS_ITSELF
+        first = proof.first_witness
+        scatters = 0 if first is None else by_op(first.sent)["reduce_scatter"]
+        if scatters and group.backend == "gloo":
+            silent.why_none = f"{SENDS_ITSELF}; {MORE_ON_THE_WIRE}"
     both = budget.silent and not is_share and not whole.plan.group.sends_itself
     with observer.phase("warm-up"):
         warmup = watch.warm_up(step, budget)

@@ -51,6 +51,11 @@ def path_of(name_or_file: str, kind: str, folder: Path | None = None) -> Path:
         other, use = ("workload", "--workload") if kind == "sweeps" else ("sweep", SWEEP)
         if what != "cluster" and name_or_file in names(f"{other}s"):
             raise WorkloadError(f"{name_or_file!r} is a {other}; use {use}")
+        if kind == "workloads" and name_or_file in names("verify"):
+            raise WorkloadError(
+                f"{name_or_file!r} is a shape of 'spbench verify'; elsewhere give a workload of "
+                "the catalogue, or a file"
+            )
         hint = suggestion(name_or_file, names(kind))
         if what == "cluster":
             own = "A cluster of your own goes by its file, as in -c results/clusters/mine.yaml"

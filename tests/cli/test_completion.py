@@ -31,7 +31,7 @@ def completed(line: str) -> list[str]:
     [
         ("spbench run -s us", ["usp"]),
         ("spbench check -g 2 --strategy dsp,u", ["dsp,ulysses", "dsp,usp"]),
-        ("spbench run --strategy=me", ["megatron-sp", "megatron-tp"]),
+        ("spbench run --strategy=me", ["megatron-sp", "megatron-tp", "megatron-core-sp"]),
         ("spbench run -w dsp-720m-", ["dsp-720m-small"]),
         ("spbench verify --workload ./mine", ["file"]),
         ("spbench run --sweep ci", ["ci-smoke"]),

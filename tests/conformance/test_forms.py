@@ -14,7 +14,7 @@ from helpers.variants import variants
 from spbench.cli import verify_command
 from spbench.model.transformer import Transformer
 from spbench.strategies import registry
-from spbench.strategies.registry import forms_of, load, places
+from spbench.strategies.registry import VENDORS, forms_of, load, places
 from spbench.strategies.ulysses import Ulysses
 from spbench.sweep.verification import FORM_SHAPES, checks_for
 from spbench.workload.case import GateCheck
@@ -25,7 +25,7 @@ RUN_BY_PEOPLE = {
     "megatron-sp:tp=2",
     "usp:ulysses=2",
     "ulysses:padded",
-    "kv-gather:keep-keys",
+    "kv-gather:gather-again",
     "dsp:inner=2",
 }
 SHAPES = [find(name, "verify") for name in names("verify")]
@@ -103,3 +103,13 @@ def test_a_wrong_fourth_block(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Transformer, "__init__", wrong)
     assert verify_on_threads(find("checkpointed", "verify"), "dsp", 2) == ""
     assert DIFFERS in verify_on_threads(find("deep", "verify"), "dsp", 2)
+
+
+def test_vendors_bring_the_forms_of_their_code(asked: list[GateCheck]) -> None:
+    """On any workload, of the built-in shapes too: stock and patched are other code."""
+    words = ["-s", "vendors", "--gpus", "2", "-w", "attention-alone,latte-1-small"]
+    CliRunner().invoke(verify_command.verify_command, words)
+    assert {check.workload.name for check in asked} == {"attention-alone", "latte-1-small"}
+    proved = {check.name for check in asked}
+    assert {*VENDORS} < proved
+    assert {"torch-cp:alltoall", "yunchang-ring:patched"} < proved

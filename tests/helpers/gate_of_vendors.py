@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from helpers.fake_packages import install
 from torch import Tensor
 
 from spbench.comm.group import ProcessGroup
@@ -29,7 +30,6 @@ from spbench.workload.traffic import by_phase
 from spbench.workload.workload import Workload
 
 CPU = torch.device("cpu")
-SHAPES = Path(__file__).parents[2] / "benchmarks" / "vendors"
 SHORT = {"axes": {"sequence": 24}}
 Exchange = Callable[[TorchKVGather, Tensor, Tensor, Tensor, Call], Tensor]
 right = TorchKVGather.exchange
@@ -91,7 +91,7 @@ def gate_vendors(rank: int, ranks: int, folder: str) -> None:
     group = ProcessGroup(CPU, 60.0, meeting=meeting)
     group.warm()
     works = {
-        name: find(f"{SHAPES}/attention-alone{name}.yaml").model_copy(update=SHORT)
+        name: find(f"attention-alone{name}", "verify").model_copy(update=SHORT)
         for name in ("", "-causal", "-grouped")
     }
     results: dict[str, Any] = {"wrong": {}, "faults": {}, "seen": {}}
@@ -99,6 +99,13 @@ def gate_vendors(rank: int, ranks: int, folder: str) -> None:
         for name, work in works.items():
             declined = load(strategy).declines(work, ranks)
             results["wrong"][f"{strategy}{name}"] = declined or _why_wrong(strategy, work, group)
+    install()
+    short = {"dtype": "bfloat16"}
+    for strategy in ("te-cp", "xfuser-usp"):
+        for name, work in works.items():
+            if strategy == "te-cp" or name != "-causal":
+                case = work.model_copy(update=short)
+                results["wrong"][f"{strategy}{name}"] = _why_wrong(strategy, case, group)
     if ranks % 2 == 0:
         guided = works[""].model_copy(update={"guidance": 2})
         results["wrong"]["in two groups"] = _why_wrong("torch-cp", guided, group, cfg=2)

@@ -30,18 +30,18 @@ def results(tmp_path_factory: pytest.TempPathFactory) -> list[dict[str, dict[str
 
 def test_torch_passes(results: list[dict[str, dict[str, object]]], golden: Golden) -> None:
     """Both rotations and the gather of keys: values, gradients and bytes; in two groups of ranks,
-    too. A mask is refused."""
+    too. A mask is refused. So do those for GPUs, with what stands in for their packages."""
     wrong = results[0]["wrong"]
     golden(wrong.pop("torch-kv-gather-causal"))
     assert wrong == dict.fromkeys(wrong)
-    assert len(wrong) == 9
+    assert len(wrong) == 14
 
 
 def test_one_rank(tmp_path: Path) -> None:
     """Nothing is sent, and nothing predicted."""
     (alone,) = gated(1, tmp_path)
     assert alone["wrong"] == dict.fromkeys(alone["wrong"])
-    assert len(alone["wrong"]) == 9
+    assert len(alone["wrong"]) == 14
 
 
 @pytest.mark.parametrize("fault", FAULTS)

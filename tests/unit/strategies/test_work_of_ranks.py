@@ -17,7 +17,7 @@ from spbench.workload.catalogue import find, with_settings
 RANKS = 4
 SETTINGS = ["heads=14", "kv_heads=14", "head_dim=128", "hidden=5376", "batch=1"]
 SETTINGS += ["axes={space: 16}", "block=[{attention: space, alone: true}]"]
-ALONE = with_settings(find("attention-alone", "verify"), SETTINGS)
+ALONE = with_settings(find("attention-alone-2d", "verify"), SETTINGS)
 """14 heads of 128 and nothing else."""
 
 

@@ -1,0 +1,36 @@
+"""Rings over flash_attn that several packages have from one another: how they are patched, and what
+they send.
+
+Gradients travel in float32, and of float32 inputs they are wrong as shipped: ``to(float32)`` of a
+float32 buffer is the buffer, into which the next block writes; dQ is rounded to bfloat16 where
+there is no mask. Patched, they copy, and round to the dtype of q. Under a mask they are zigzag.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from spbench.vendors.package import patched
+from spbench.vendors.vendor import sent_by_each
+from spbench.workload.traffic import Traffic
+
+COPIES = (".to(torch.float32)", ".to(torch.float32, copy=True)")
+KEEPS_DTYPE = ("dq.to(torch.bfloat16)", "dq.to(q.dtype)")
+
+
+def patched_ring(folder: str, causal: bool) -> Any:
+    """``ring_flash_attn_func`` of a package's ``folder``, or the zigzag one."""
+    snake, camel = ("zigzag_", "ZigZag") if causal else ("", "")
+    file = f"{snake}ring_flash_attn"
+    names = f"{file}_backward", f"{camel}RingFlashAttnFunc", f"{file}_func"
+    changes = (COPIES,) if causal else (COPIES, KEEPS_DTYPE)
+    return getattr(patched(f"{folder}.{file}", names, changes), names[-1])
+
+
+def ring_sent(keys: int, wide: int, ranks: int, groups: int) -> Traffic:
+    """As ``Unified.ring_sent``: K and V go N - 1 times on, their gradients N times, which is home.
+
+    Of a group of N = ``groups`` ranks a block is 1 / ``ranks`` of the bytes of all ``keys``.
+    """
+    blocks = sent_by_each("p2p", (groups - 1) * keys, ranks)
+    return [blocks], [blocks, sent_by_each("p2p", groups * wide * keys, ranks)]
