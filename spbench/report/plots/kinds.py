@@ -39,7 +39,7 @@ from spbench.report.plots.frame import (
     words_of,
 )
 from spbench.report.plots.iterations import launch_panels, launch_sheet
-from spbench.report.plots.style import colour, fill, hatch, line_look, shade_look
+from spbench.report.plots.style import colour, fill, hatch, lighter, line_look, shade_look
 from spbench.results.capacities import BATCH, QUESTION, SizedWork
 from spbench.results.provenance import distinct
 from spbench.text import counted, grouped
@@ -67,7 +67,7 @@ class Kind:
 
 PHASE_SHADES = {"forward": 1.0, "backward": 0.6, "gradients": 0.3}
 SHARES_NOTE = "one gpu share: what one rank computes, without messages, so no step and no ranking"
-WHOLE_NOTE = "without a filled part: a step that nothing silenced, so it is not split"
+WHOLE_NOTE = "in a light tone: a step that nothing silenced, so it is not split"
 SHARE_HEADING = "What a rank computes, without messages: no step"
 """The heading of the split of a step where all are shares of one GPU."""
 
@@ -111,13 +111,13 @@ def _phases(line: Line) -> Stack | None:
 
 
 def _parts(line: Line) -> Stack | None:
-    """A step's computation, and what its communication adds to it; the outline of a step alone
-    where nothing silenced it, as in a vendor's code."""
+    """A step's computation, and what its communication adds to it; the whole step, in a light
+    tone, where nothing silenced it, as in a vendor's code."""
     own = colour(line.strategy)
     if line.compute_ms is None and line.step_ms is not None:
-        outline = {"color": "white", "hatch": hatch(line.strategy), "edgecolor": own}
+        light = {"color": lighter(own, 0.2), "hatch": hatch(line.strategy), "edgecolor": own}
         step_ms = line.step_ms.mean
-        bars = [(step_ms, outline | {"linewidth": 0.8})]
+        bars = [(step_ms, light | {"linewidth": 0.8})]
         return Stack(bars=bars, levels=[step_ms], is_noisy=line.is_noisy)
     if line.compute_ms is None:
         return None

@@ -44,11 +44,21 @@ COLOURS = {
     "attention-2d": "#882255",
     "usp": "#332288",
 }
-VENDORS = {
-    **dict.fromkeys(("deepspeed-ulysses", "diffusers-ulysses", "para-attn-ulysses"), "ulysses"),
-    **dict.fromkeys(("torch-cp", "ring-attention-pytorch"), "ring"),
-    "torch-kv-gather": "kv-gather",
+IDEAS = {
+    "ulysses": (
+        *("deepspeed-ulysses", "deepspeed-alst", "yunchang-ulysses", "diffusers-ulysses"),
+        "para-attn-ulysses",
+    ),
+    "ring": (
+        *("yunchang-ring", "torch-cp", "diffusers-ring", "ring-flash-attn"),
+        *("ring-attention-pytorch", "te-cp"),
+    ),
+    "usp": ("yunchang-usp", "diffusers-usp", "xfuser-usp"),
+    "kv-gather": ("torch-kv-gather",),
+    "megatron-sp": ("megatron-core-sp",),
+    "rsa": ("colossalai-rsa",),
 }
+VENDORS = {name: idea for idea, names in IDEAS.items() for name in names}
 """Other packages' code, and the strategy whose idea it is."""
 MARKERS = dict(zip(COLOURS, "os^v*DPXh", strict=True))
 MORE_COLOURS = ("#F0E442", "#000000", "#999999")
@@ -76,7 +86,11 @@ def marker(strategy: str) -> str:
 
 
 def hatch(strategy: str) -> str:
-    """A pattern over the strategy's colour, which distinguishes options, a mesh and vendors."""
+    """A pattern over the strategy's colour, which distinguishes options, a mesh and vendors; twice
+    as dense for other forms of a vendor's code."""
+    name = _name(strategy)
+    if name in VENDORS:
+        return _by_options(name, HATCHES, "") * (1 if name == strategy else 2)
     return _by_options(strategy, HATCHES, "")
 
 
@@ -138,5 +152,5 @@ def _by_options(strategy: str, looks: Sequence[Any], plain: str) -> Any:
     # Python's own hash of a text differs from process to process.
     turn = zlib.crc32(options.encode()) if options else 0
     if name in VENDORS:
-        return looks[([*VENDORS].index(name) + turn) % len(looks)]
+        return looks[(IDEAS[VENDORS[name]].index(name) + turn) % len(looks)]
     return looks[turn % len(looks)] if options else plain

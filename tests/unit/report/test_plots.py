@@ -30,7 +30,7 @@ from spbench.report.plots.figure import Mark, Sheet, save_all
 from spbench.report.plots.figure import draw as draw_sheet
 from spbench.report.plots.style import STYLE
 from spbench.results.record import Record
-from spbench.strategies.registry import BUILT_IN, VENDORS
+from spbench.strategies.registry import BUILT_IN, VENDORS, forms_of
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find
 
@@ -222,12 +222,13 @@ def test_the_mark_of_noise_stays_below_the_title(tmp_path: Path, panels_drawn: i
         assert mark.get_window_extent().y1 <= ax.get_window_extent().y1
 
 
-def test_a_step_that_nothing_silenced_is_an_outline(ax: Axes) -> None:
-    """Of its whole height, and no part of it is filled as computation."""
+def test_a_step_that_nothing_silenced_is_light(ax: Axes) -> None:
+    """In its whole height, and no part of it is filled as computation or striped as exposed."""
     whole = measured("torch-cp", 8.0, compute_ms=None, exposed_comm_ms=None)
     draw_bars(ax, "step_split", [whole])
     assert not bars(ax, look.colour("torch-cp"))
-    assert bars(ax, "#ffffff") == [(8.0, 0.0)]
+    assert not bars(ax, "#ffffff")
+    assert bars(ax, to_hex(look.lighter(look.colour("torch-cp"), 0.2))) == [(8.0, 0.0)]
 
 
 def test_a_strategy_has_its_colour_everywhere(ax: Axes) -> None:
@@ -251,8 +252,9 @@ def test_colours_can_be_told_apart() -> None:
 def test_vendors_are_told_apart() -> None:
     """Each adapter has the colour of a strategy of spbench, and a hatch of its own."""
     assert look.VENDORS.keys() == VENDORS.keys()
-    looks = {(look.colour(name), look.hatch(name)) for name in (*BUILT_IN, *VENDORS)}
-    assert len(looks) == len(BUILT_IN) + len(VENDORS)
+    forms = forms_of([*VENDORS])
+    looks = {(look.colour(name), look.hatch(name)) for name in (*BUILT_IN, *VENDORS, *forms)}
+    assert len(looks) == len(BUILT_IN) + len(VENDORS) + len(forms)
     assert len({shown for shown, _ in looks}) == len(BUILT_IN)
 
 
