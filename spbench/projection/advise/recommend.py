@@ -192,7 +192,7 @@ def answer(advice: Recommendation) -> str:
         names = [best.strategy, *advice.same.get(best.strategy, [])]
         only = "is the only strategy" if len(names) == 1 else "do the same work, the only ones"
         within = ", and fits into its memory" if advice.too_large else ""
-        return f"{listed(names)} {only} that can run {where}{within}: {took}"
+        return f"{listed(names)} {only} that can be projected for {where}{within}: {took}"
     fastest = f"{best.strategy} is the fastest for {where}: {took}"
     if advice.alike:
         fastest = (
