@@ -4,8 +4,8 @@
 # Package    ring-attention-pytorch 0.5.20, torch 2.13.0 (CPU build, gloo), Python 3.11
 # Behaviour  ring_flash_attn(..., ring_reduce_col=True) on 2 and 3 ranks, float32: the output and dQ are those of attention on
 #            one device to 1e-6; dK and dV are off by more than their own size. In backward the pass that takes a block's
-#            gradients home stands inside the loop over blocks: it is made at each block, not once behind the last.
-#            Nothing warns.
+#            gradients home gives back a pair, what came and what went, each of dK and dV together; the pair is taken for
+#            dK and dV, and autograd, to which both are too large, sums them to the shape. Nothing warns.
 # Output     2 ranks: out right, dq right, dk wrong, dv wrong / 3 ranks: the same
 # A guess    that gradients of keys and values are one device's where the output and the gradient of queries are.
 #
