@@ -192,17 +192,13 @@ def first(packed: Tensor, count: int) -> Tensor:
     return packed[:count] if count < len(packed) else packed
 
 
-def summed(sums: Tensor, gradients: Sequence[Tensor]) -> Tensor:
-    """Packed ``sums`` with the gradients of the first of these k and v, in new memory."""
-    if not gradients:
-        return sums
-    total, count = torch.empty_like(sums), gradients[0].shape[2]
-    if count < len(sums):
-        total[count:] = sums[count:]
-    into, olds = (unpack(first(x, count)) for x in (total, sums))
-    for out, old, new in zip(into, olds, gradients, strict=True):
-        torch.add(old, new, out=out)
-    return total
+def add_gradients(sums: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+    """Packed ``sums``, to which the gradients of the first of these k and v are added in place."""
+    if gradients:
+        olds = unpack(first(sums, gradients[0].shape[2]))
+        for old, gradient in zip(olds, gradients, strict=True):
+            old.add_(gradient)
+    return sums
 
 
 def by_position(x: Tensor, keys: Shard, dim: int = 0) -> Tensor:
@@ -225,9 +221,9 @@ def _rearranged(x: Tensor, before: list[Run], after: list[Run], dim: int) -> Ten
     return torch.cat([parts[run] for run in after], dim)
 
 
-def put(gradients: Sequence[Tensor], packed: Tensor, runs: Sequence[Run]) -> None:
+def put(gradients: Sequence[Tensor], wholes: Sequence[Tensor], runs: Sequence[Run]) -> None:
     """Writes dK and dV (b, Z, S, D) to these runs of all, one after another."""
-    for gradient, into in zip(gradients, unpack(packed), strict=True):
+    for gradient, into in zip(gradients, wholes, strict=True):
         parts = gradient.split([length for _, length in runs], 2)
         for part, run in zip(parts, runs, strict=True):
             into.narrow(2, *run).copy_(part)

@@ -6,9 +6,9 @@ heads outnumber the keys, and stay. One axis stays sharded; attention along any 
     k, v   (B, T/N, S, Zkv, D)  --all-gather-->  (B, T, S, Zkv, D)        2 f K sent
     out    (B, T/N, S, Z, D)     attention of the queries at hand to all keys
 
-Backward gathers again what was not kept (not with ``keep_keys``), and scatters the sums of dK and
-dV: 4 f K. Under a causal mask shards are zigzag; each run of queries attends to no key behind it,
-and to the rank's own keys while the others are under way.
+Backward scatters the sums of dK and dV, 2 f K; what was gathered is kept for it, or with
+``gather_again`` gathered once more: 4 f K. Under a causal mask shards are zigzag; each run of
+queries attends to no key behind it, and to the rank's own keys while the others are under way.
 """
 
 from __future__ import annotations
@@ -68,9 +68,11 @@ class GatherPlan(FixedPlan):
         if sublayer.projection:
             return projected_traffic(sublayer, self.workload, self.ranks)
         sizes, both = self.held(axis), 2 * self.workload.key_bytes
-        gather, scatter = Transfer.all_gather(both, sizes), Transfer.reduce_scatter(both, sizes)
-        keeps = self.strategy.keep_keys or sublayer.pair_bias
-        return [gather], [scatter] if keeps else [gather, scatter]
+        gather, again = Transfer.all_gather(both, sizes), self.strategy.gather_again
+        if sublayer.pair_bias:
+            return [gather], [Transfer.reduce_scatter(both, sizes)]
+        scatters = [Transfer.reduce_scatter(self.workload.key_bytes, sizes)] * 2
+        return [gather], [gather, *scatters] if again else scatters
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
@@ -82,17 +84,17 @@ class GatherPlan(FixedPlan):
         if scores.bias is not None:  # of the queries at hand: it is not gathered
             k, v = comm.all_gather(torch.cat([k, v], -2), shard).chunk(2, -2)
             return attend_whole(q, k, v, replace(scores, bias_shard=None))
-        return _Gathered.apply(q, k, v, scores, shard, comm, self.strategy.keep_keys)
+        return _Gathered.apply(q, k, v, scores, shard, comm, self.strategy.gather_again)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class KVGather(FixedAxis):
-    """With ``keep_keys`` it saves the gathered K and V for backward: fewer bytes, more memory."""
+    """With ``gather_again`` it gathers K and V anew for backward: less memory, more bytes."""
 
-    forms: ClassVar[tuple[str, ...]] = ("keep-keys",)
+    forms: ClassVar[tuple[str, ...]] = ("gather-again",)
     plan: ClassVar[type[GatherPlan]] = GatherPlan
-    keep_keys: bool = False
+    gather_again: bool = False
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
         return super().why_not_along(axis, workload, ranks) or blocks_why_not(axis, workload)
@@ -141,7 +143,7 @@ def seen(
 class _Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
-        scores, shard, comm, keep = how
+        scores, shard, comm, again = how
         folding = Folding.of(q.shape, scores.dims)
         queries, mine = folding.fold(q), pack(folding.fold(k), folding.fold(v))
         keys = folded_shard(shard, len(mine), comm.rank)
@@ -153,27 +155,34 @@ class _Gathered(torch.autograd.Function):
             total = blockwise.merge(total, part, row)
         assert total is not None, "a rank sees its own keys"
         out = put_outermost(folding.unfold(total.out), shard.dim, q.dtype)
-        ctx.save_for_backward(q, mine, out, total.lse, *([gathered()] if keep else []))
-        ctx.how = folding, keys, scores.causal, comm
+        ctx.save_for_backward(q, mine if again else gathered(), out, total.lse)
+        ctx.how = folding, keys, scores.causal, comm, again
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        q, mine, out, lse, *kept = ctx.saved_tensors
-        folding, keys, masked, comm = ctx.how
-        gathered = kept.pop if kept else comm.start_all_gather(mine, keys).wait
+        q, kept, out, lse = ctx.saved_tensors
+        folding, keys, masked, comm, again = ctx.how
+        gathered = comm.start_all_gather(kept, keys).wait if again else lambda: kept
+        mine = kept if again else kept.narrow(0, keys.offset(comm.rank), keys.sizes[comm.rank])
         rows, d_q = (*(folding.fold(x) for x in (grad, q, out)), lse), None
-        shape = keys.length, *mine.shape[1:]
-        # Under a mask some keys are seen by none of these queries: their gradient is zero. Else all
-        # is written.
-        d_whole = mine.new_zeros(shape) if masked else mine.new_empty(shape)
+        # dK and dV (b, Z, S, D), as the kernel leaves them; under a mask as its blocks fill them,
+        # where keys that none of these queries sees keep a gradient of zero.
+        d_whole: Sequence[Tensor] = ()
+        if masked:
+            d_whole = unpack(mine.new_zeros(keys.length, *mine.shape[1:]))
         for row, runs, block, causal in seen(mine, gathered, keys, comm.rank, masked):
             d_out, queries, *whole = (from_row(x, row) for x in rows)
             tiles: Any = d_out, queries, *unpack(block), Part(*whole)
             d, *d_keys = blockwise.block_gradients(*tiles, causal=causal)
             d_q = blockwise.added(d_q, d, row)
-            put(d_keys, d_whole, runs)
-        ordered = by_rank(d_whole, keys) if masked else d_whole
-        d_mine = unpack(comm.start_reduce_scatter(ordered, keys).wait())
-        return folding.unfold(d_q).to(q.dtype), *map(folding.unfold, d_mine), *(None,) * 4
+            if masked:
+                put(d_keys, d_whole, runs)
+            else:
+                d_whole = d_keys
+        positions = keys.along(2)
+        ordered = [by_rank(x, keys, 2) if masked else x for x in d_whole]
+        scatters = [comm.start_reduce_scatter(x, positions) for x in ordered]
+        d_mine = [folding.unfold(scatter.wait()) for scatter in scatters]
+        return folding.unfold(d_q).to(q.dtype), *d_mine, *(None,) * 4

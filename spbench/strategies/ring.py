@@ -27,7 +27,16 @@ from spbench.comm.collectives import Collectives, Pending
 from spbench.comm.transport import DONE
 from spbench.layers import blockwise
 from spbench.layers.attention import Folding, Scores, attend_projected, projected_traffic
-from spbench.layers.blockwise import Part, first, folded_shard, from_row, pack, summed, tile, unpack
+from spbench.layers.blockwise import (
+    Part,
+    add_gradients,
+    first,
+    folded_shard,
+    from_row,
+    pack,
+    tile,
+    unpack,
+)
 from spbench.layers.memory_order import put_outermost
 from spbench.strategies.fixed_axis import FixedAxis, FixedPlan
 from spbench.strategies.refusals import biased_why_not, blocks_why_not
@@ -125,10 +134,9 @@ class _Ring(torch.autograd.Function):
         q, mine, out, lse = ctx.saved_tensors
         folding, keys, masked, comm, dtype = ctx.how
         rows = *(folding.fold(x) for x in (grad, q, out)), lse
-        # Gradients of a block travel with it, one hop behind: those of the block that comes first
-        # are zeros.
-        nothing = mine.new_zeros((keys.sizes[comm.rank - 1], *mine.shape[1:]), dtype=dtype)
-        coming, d_q = Pending(DONE, nothing), None
+        # Gradients of a block travel behind it, and begin where it comes first.
+        coming: Pending | None = None
+        d_q = None
         own: Sequence[Tensor] = ()
         for owner, block in around(mine, keys, comm):
             row, count, causal = tile(keys, comm.rank, owner, masked)
@@ -140,8 +148,10 @@ class _Ring(torch.autograd.Function):
                 d_q = blockwise.added(d_q, d, row)
             if owner == comm.rank:
                 own = d_keys  # the sum of the others' comes home last
-            else:
-                sums = summed(coming.wait(), d_keys)
-                coming = comm.start_shift(sums, keys.sizes[owner - 1])
-        d_mine = unpack(summed(coming.wait(), own).to(q.dtype))
+                continue
+            # The sum of what ranks before this one added to; of the block that comes first, none.
+            sums = coming.wait() if coming else block.new_zeros(block.shape, dtype=dtype)
+            coming = comm.start_shift(add_gradients(sums, d_keys), keys.sizes[owner - 1])
+        assert coming is not None, "a ring has two ranks or more"
+        d_mine = unpack(add_gradients(coming.wait(), own).to(q.dtype))
         return folding.unfold(d_q).to(q.dtype), *map(folding.unfold, d_mine), *(None,) * 4

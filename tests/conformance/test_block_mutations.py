@@ -180,7 +180,7 @@ def test_masked_block_computed(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize("way", ["by_position", "by_rank"])
 def test_gathered_keys_in_another_order(monkeypatch: pytest.MonkeyPatch, way: str) -> None:
     """Zigzag shards, and keys or their gradients taken as they come, or as they lie."""
-    monkeypatch.setattr(kv_gather, way, lambda x, keys: x)
+    monkeypatch.setattr(kv_gather, way, lambda x, keys, dim=0: x)
     complaint = caught("kv-gather", 3, shape("causal"))
     assert "gradient" in complaint if way == "by_rank" else complaint
 

@@ -192,12 +192,12 @@ def lossy_d_q(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lossy_ring(monkeypatch: pytest.MonkeyPatch) -> None:
-    right = ring.summed
+    right = ring.add_gradients
 
-    def summed(sums: Tensor, gradients: Sequence[Tensor]) -> Tensor:
+    def rounded(sums: Tensor, gradients: Sequence[Tensor]) -> Tensor:
         return right(sums, gradients).to(gradients[0].dtype).to(sums.dtype)
 
-    monkeypatch.setattr(ring, "summed", summed)
+    monkeypatch.setattr(ring, "add_gradients", rounded)
 
 
 def lossy_rows(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -219,7 +219,7 @@ def test_what_attends_to_all_axes_sends_least(case: tuple[Workload, int]) -> Non
 
 
 def test_what_attends_to_all_axes_depends_on_heads(golden: Golden) -> None:
-    """Ulysses where heads suffice; where they do not or keys are few, a ring or groups; none
+    """Ulysses where heads suffice; where they do not or keys are few, a gather or groups; none
     but Ulysses keeps positions in order under a causal mask."""
     work = with_settings(
         find("mixed", "verify"),
@@ -229,7 +229,7 @@ def test_what_attends_to_all_axes_depends_on_heads(golden: Golden) -> None:
         settings: load("dsp").on(with_settings(work, list(settings)), 4).strategy
         for settings in ((), ("kv_heads=1", "heads=16"), ("heads=2", "kv_heads=2"))
     }
-    assert [each.across for each in chosen.values()] == ["ulysses", "ring", "usp"]
+    assert [each.across for each in chosen.values()] == ["ulysses", "kv-gather", "usp"]
     masked = find("mixed", "verify")
     assert load("dsp").on(masked, 4).strategy.across == "ulysses"
     why = load("dsp:across=ring").why_not(masked, 4)

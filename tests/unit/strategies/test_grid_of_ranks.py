@@ -68,11 +68,11 @@ def test_no_other_rows_send_less_across_groups(groups: str, name: str) -> None:
 
 def test_few_key_heads_are_gathered_rather_than_queries() -> None:
     """Two key heads of eight on two ranks: a row a rank sends a quarter of what a column a rank
-    does, as many bytes as a gather of keys and values."""
+    does, as many bytes as a gather of keys and values, and another for backward."""
     shape = SHAPES["two key heads"]
     assert load("attention-2d").on(shape, 2).mesh == Mesh.of({"rows": 2, "columns": 1})
     assert sent("attention-2d:rows=1", shape, 2) / sent("attention-2d", shape, 2) > 4
-    assert sent("attention-2d", shape, 2) == sent("kv-gather", shape, 2)
+    assert sent("attention-2d", shape, 2) == sent("kv-gather:gather-again", shape, 2)
 
 
 def test_as_square_as_can_be_where_keys_are_as_many() -> None:

@@ -107,8 +107,8 @@ def test_volumes_of_a_backward(ranks: int) -> None:
     assert sent("megatron-sp", work, ranks)["backward"] == 12 * f * M
     for name in ("megatron-sp:keep-input", "megatron-tp"):
         assert sent(name, work, ranks)["backward"] == 8 * f * M
-    assert sent("kv-gather", work, ranks)["backward"] == 4 * f * M
-    assert sent("kv-gather:keep-keys", work, ranks)["backward"] == 2 * f * M
+    assert sent("kv-gather", work, ranks)["backward"] == 2 * f * M
+    assert sent("kv-gather:gather-again", work, ranks)["backward"] == 4 * f * M
 
 
 @pytest.mark.parametrize(("dtype", "wide", "half"), [("bfloat16", 6, 4), ("float32", 4, 4)])
