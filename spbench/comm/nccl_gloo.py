@@ -39,6 +39,9 @@ _older_gather = getattr(dist, "all_gather_into_tensor", None)
 _older_scatter = getattr(dist, "reduce_scatter_tensor", None)
 _all_gather_single: Any = getattr(dist, "all_gather_single", _older_gather)
 _reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", _older_scatter)
+SMALL_BYTES = 4 * 2**20
+"""An all-to-all of which a rank holds no more goes by gloo's own, of one packed buffer: posting
+messages would take longer than the copies do (docs/decisions/0004)."""
 MOST_ADDED = 4
 """Tensors of 32 bits that are added one to another; more are summed in one operation."""
 
@@ -183,6 +186,14 @@ def _add(parts: Sequence[Tensor], into: Tensor) -> None:
 @final
 class GlooTransport(MessageTransport, ProcessGroupTransport):
     """CPU tensors over sockets."""
+
+    def _all_to_all(self, received: Cuts, sent: Cuts) -> Handle:
+        is_even = splits(received) is splits(sent) is None  # then all ranks send as much
+        if not is_even or sum(cut.tensor.nbytes for cut in sent) > SMALL_BYTES:
+            return super()._all_to_all(received, sent)
+        flat, unpack = unpacked(received)
+        work = dist.all_to_all_single(flat, pack(sent), group=self.group, async_op=True)
+        return Several([work], [unpack])
 
     def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
         sends: list[tuple[Tensor, int]] = []

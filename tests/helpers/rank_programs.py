@@ -44,9 +44,9 @@ class SentOverC10d(TorchDispatchMode):
 
     def _bytes(self, name: str, args: Any) -> float:
         if name == "alltoall_base_":
-            x, splits = args[1], args[4]
+            x, group, splits = args[1], dist.ProcessGroup.unbox(args[2]), args[4]
             row = x.nbytes / max(1, x.shape[0])
-            own = splits[self.rank] * row if splits else x.nbytes / self.ranks
+            own = splits[group.rank()] * row if splits else x.nbytes / group.size()
             return x.nbytes - own
         if name == "send":
             return sum(x.nbytes for x in args[0])
