@@ -45,12 +45,12 @@ def split_in_memory_order(
     """
     order = memory_order(x, features)
     whole = permuted(x, order)
-    parts = _Split.apply(whole, widths, dim) if is_on_gpu(x) else whole.split([*widths], dim)
+    parts = _Split.apply(whole, widths, dim)
     return [restored(part, order[: x.ndim - features]) for part in parts]
 
 
 class _Split(torch.autograd.Function):
-    """Views, whose gradients a GPU joins in longer words than torch's own split would."""
+    """Views, whose gradients are joined by one copy, and by none where they lie end to end."""
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, widths: Sequence[int], dim: int) -> tuple[Tensor, ...]:
@@ -60,7 +60,25 @@ class _Split(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return torch.cat([*in_words(grads)], ctx.dim).view(grads[0].dtype), None, None
+        whole = end_to_end(grads, ctx.dim)
+        if whole is None:
+            whole = torch.cat([*in_words(grads)], ctx.dim).view(grads[0].dtype)
+        return whole, None, None
+
+
+def end_to_end(parts: Sequence[Tensor], dim: int) -> Tensor | None:
+    """The tensor of which ``parts`` are the stretches along ``dim``, in order; None: they lie
+    otherwise in memory."""
+    head, place = parts[0], parts[0].storage_offset()
+    step = head.stride(dim)
+    for part in parts:
+        is_next = part.storage_offset() == place and part.stride() == head.stride()
+        if not is_next or part.untyped_storage()._cdata != head.untyped_storage()._cdata:
+            return None
+        place += part.shape[dim] * step
+    shape = list(head.shape)
+    shape[dim] = sum(part.shape[dim] for part in parts)
+    return head.as_strided(shape, head.stride(), head.storage_offset())
 
 
 def joined_in_memory_order(parts: Sequence[Tensor], features: int = 1) -> Tensor:

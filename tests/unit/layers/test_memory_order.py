@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from spbench.layers import memory_order
-from spbench.layers.memory_order import reshaped, split_in_memory_order
+from spbench.layers.memory_order import end_to_end, reshaped, split_in_memory_order
 
 ORDERS = [(0, 1, 2, 3, 4), (2, 0, 1, 3, 4)]
 """Of (B, T, S, Z, D) as it lies in memory: as it is, and the second axis outermost."""
@@ -75,3 +75,28 @@ def test_another_shape_is_torchs_with_its_gradient(
         torch.autograd.grad((y * weights).sum(), x, retain_graph=True)[0] for y in (own, plain)
     ]
     assert torch.equal(*gradients)
+
+
+def test_gradients_that_lie_end_to_end_are_joined_without_a_copy() -> None:
+    """In the order of the split alone, and of one tensor."""
+    whole = torch.randn(4, 5, 3, 8, 2)
+    q, k, v = whole.unbind(2)
+    joined = end_to_end((q, k, v), -2)
+    assert joined is not None
+    assert joined.data_ptr() == whole.data_ptr()
+    assert torch.equal(joined, whole.flatten(2, 3))
+    others = [(k, q, v), (q, v), (q, k, v.clone()), (q, k, whole.clone().unbind(2)[2])]
+    assert [end_to_end(parts, -2) for parts in others] == [None] * len(others)
+    assert end_to_end((q, k), -1) is None
+
+
+def test_a_split_hands_back_what_its_parts_were_given() -> None:
+    """As torch's own, also where the gradients lie elsewhere."""
+    x = torch.randn(3, 6, 4, requires_grad=True)
+    for order in ((0, 1, 2), (1, 0, 2)):
+        lying = x.permute(order).contiguous().permute(order)
+        grad = torch.randn(3, 6, 4)
+        parts = split_in_memory_order(lying, (3, 1, 2), -2, features=2)
+        for given in (grad.split((3, 1, 2), -2), [g.clone() for g in grad.split((3, 1, 2), -2)]):
+            (back,) = torch.autograd.grad(parts, x, given, retain_graph=True)
+            assert torch.equal(back, grad)

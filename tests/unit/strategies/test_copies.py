@@ -66,10 +66,11 @@ def test_as_few_as_can_be(strategy: str, axis: str) -> None:
 @pytest.mark.parametrize("axis", ["time", "space"])
 @pytest.mark.parametrize("strategy", LIMITS)
 def test_attention_clones_nothing(strategy: str, axis: str) -> None:
-    """Elsewhere autograd joins the gradients of q, k and v, once for each attention; RSA puts its
-    output in the order of the activation."""
+    """Elsewhere the gradients of q, k and v are joined, once for each attention, but for those that
+    one switch brought, which lie end to end; RSA puts its output in the order of the activation."""
     own = {"layers/memory_order.py: put_outermost": 1}
-    expected = {"worker/step.py: uncounted": 2} | (own if strategy == "rsa" else {})
+    joins = 1 if strategy in ("ulysses", "usp:ulysses=2") else 2
+    expected = {"layers/memory_order.py: backward": joins} | (own if strategy == "rsa" else {})
     for batch in (1, 2):
         elsewhere = seen(strategy, axis, batch, "train").elsewhere
         assert elsewhere == {f"spbench/{place}": count for place, count in expected.items()}
