@@ -11,32 +11,12 @@ wrong. ``patched`` sends them one rank back.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
-from torch import Tensor
-
-from spbench.vendors.diffusers_rings import attend, ring_sent
-from spbench.vendors.vendor import Call, Vendor, float32_times
-from spbench.workload.sharding import Sizes
-from spbench.workload.traffic import Traffic
-from spbench.workload.workload import Workload
+from spbench.vendors.diffusers_rings import OfDiffusers
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class DiffusersRing(Vendor):
-    """Its ring around torch's kernel of a block."""
-
-    forms: ClassVar[tuple[str, ...]] = ("patched",)
-    package: ClassVar[str] = "diffusers"
-    is_causal_too: ClassVar[bool] = False
-    groups_heads: ClassVar[bool] = False
-    dtypes: ClassVar[tuple[str, ...]] = ("float32", "bfloat16", "float16")
-    patched: bool = False
-
-    def exchange(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
-        return attend(q, k, v, 1, call.group.size(), self.patched)
-
-    def sent(self, workload: Workload, sizes: Sizes) -> Traffic:
-        wide = float32_times(workload)
-        return ring_sent(2 * workload.key_bytes, wide, len(sizes), len(sizes))
+class DiffusersRing(OfDiffusers):
+    """``patched``: with gradients that go where the blocks go."""

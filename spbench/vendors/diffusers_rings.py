@@ -6,8 +6,10 @@ takes the operations of a block: torch's here, as its own for CPUs give no log-s
 
 from __future__ import annotations
 
+from abc import ABC
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
@@ -16,7 +18,8 @@ from torch.distributed.device_mesh import init_device_mesh
 
 from spbench.layers.kernels import gradients_of, with_lse
 from spbench.vendors.package import patched
-from spbench.vendors.vendor import sent_by_each
+from spbench.vendors.unified import RingAcross
+from spbench.vendors.vendor import Call, sent_by_each
 from spbench.workload.traffic import Traffic
 
 
@@ -61,23 +64,32 @@ def patched_ring() -> Any:
     return patched(module, names, ((there, back),))._templated_context_parallel_attention
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, ulysses: int, ring: int, is_patched: bool) -> Tensor:
-    """Its ring, or its ring across neighbours that share the heads: (b, S/N, Z, D)."""
-    from diffusers.models import attention_dispatch
+@dataclass(frozen=True, kw_only=True)
+class OfDiffusers(RingAcross, ABC):
+    """Its ring, or its ring across neighbours, around torch's kernel of a block."""
 
-    stock = attention_dispatch._templated_context_parallel_attention
-    config = config_of(ulysses, ring, q.device.type)
-    out: Tensor = (patched_ring() if is_patched else stock)(
-        *(q, k, v),
-        forward_op=forward_of_block,
-        backward_op=backward_of_block,
-        _parallel_config=config,
-    )
-    return out
+    forms: ClassVar[tuple[str, ...]] = ("patched",)
+    package: ClassVar[str] = "diffusers"
+    is_causal_too: ClassVar[bool] = False
+    groups_heads: ClassVar[bool] = False
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "bfloat16", "float16")
+    patched: bool = False
 
+    def exchange(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
+        from diffusers.models import attention_dispatch
 
-def ring_sent(keys: int, wide: int, ranks: int, groups: int) -> Traffic:
-    """As ``Unified.ring_sent``: all K and V by one all-gather, in backward once more, and gradients
-    by N = ``groups`` permutations of a block, of which the last takes it home."""
-    gather = sent_by_each("all_gather", (groups - 1) * keys, ranks)
-    return [gather], [gather, sent_by_each("all_to_all", groups * wide * keys, ranks)]
+        stock = attention_dispatch._templated_context_parallel_attention
+        ring = call.group.size() // self.neighbours
+        out: Tensor = (patched_ring() if self.patched else stock)(
+            *(q, k, v),
+            forward_op=forward_of_block,
+            backward_op=backward_of_block,
+            _parallel_config=config_of(self.neighbours, ring, q.device.type),
+        )
+        return out
+
+    def ring_sent(self, keys: int, wide: int, ranks: int, groups: int) -> Traffic:
+        # All K and V by one gather, and once more; gradients by N permutations of a block, of
+        # which the last takes it home.
+        gather = sent_by_each("all_gather", (groups - 1) * keys, ranks)
+        return [gather], [gather, sent_by_each("all_to_all", groups * wide * keys, ranks)]

@@ -8,9 +8,12 @@ there is no mask. Patched, they copy, and round to the dtype of q. Under a mask 
 
 from __future__ import annotations
 
-from typing import Any
+from abc import ABC
+from dataclasses import dataclass
+from typing import Any, ClassVar
 
 from spbench.vendors.package import patched
+from spbench.vendors.unified import RingAcross
 from spbench.vendors.vendor import sent_by_each
 from spbench.workload.traffic import Traffic
 
@@ -28,9 +31,21 @@ def patched_ring(folder: str, causal: bool) -> Any:
 
 
 def ring_sent(keys: int, wide: int, ranks: int, groups: int) -> Traffic:
-    """As ``Unified.ring_sent``: K and V go N - 1 times on, their gradients N times, which is home.
-
-    Of a group of N = ``groups`` ranks a block is 1 / ``ranks`` of the bytes of all ``keys``.
-    """
+    """What ``RingAcross.ring_sent`` asks: K and V go N - 1 times on, their gradients N times, which
+    is home; N = ``groups``."""
     blocks = sent_by_each("p2p", (groups - 1) * keys, ranks)
     return [blocks], [blocks, sent_by_each("p2p", groups * wide * keys, ranks)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class OverFlash(RingAcross, ABC):
+    """Such a ring; ``patched``: with gradients of float32 that are right."""
+
+    forms: ClassVar[tuple[str, ...]] = ("patched",)
+    flash: ClassVar[bool] = True
+    wrong_in_float32: ClassVar[bool] = True
+    dtypes: ClassVar[tuple[str, ...]] = ("float32", "bfloat16", "float16")
+    patched: bool = False
+
+    def ring_sent(self, keys: int, wide: int, ranks: int, groups: int) -> Traffic:
+        return ring_sent(keys, wide, ranks, groups)

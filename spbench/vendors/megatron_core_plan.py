@@ -45,11 +45,9 @@ class CorePlan(FixedPlan):
         return ColumnCut(spec, comm, partial(columns, comm=comm))
 
     def linear_out(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
-        return (
-            super().linear_out(spec, comm)
-            if comm.size == 1
-            else RowCut(spec, comm, partial(rows, comm=comm))
-        )
+        if comm.size == 1:
+            return super().linear_out(spec, comm)
+        return RowCut(spec, comm, partial(rows, comm=comm))
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives

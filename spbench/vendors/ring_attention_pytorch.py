@@ -13,14 +13,13 @@ has key head i mod Zkv there.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fractions import Fraction
 from importlib import import_module
 from typing import ClassVar, final
 
 from torch import Tensor
 
 from spbench.vendors.package import patched
-from spbench.vendors.vendor import Call, Vendor
+from spbench.vendors.vendor import Call, Vendor, sent_by_each
 from spbench.workload.sharding import Sizes
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
@@ -56,5 +55,5 @@ class RingAttentionPytorch(Vendor):
 
     def sent(self, workload: Workload, sizes: Sizes) -> Traffic:
         ranks, both = len(sizes), 2 * workload.key_bytes
-        home = Transfer(op="p2p", sent=(Fraction(both, ranks),) * ranks)
+        home = sent_by_each("p2p", both, ranks)
         return [Transfer.ring(both, sizes)], [Transfer.ring(2 * both, sizes), home]

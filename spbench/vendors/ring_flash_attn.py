@@ -16,12 +16,9 @@ from typing import ClassVar, final
 from torch import Tensor
 
 from spbench.vendors.flash_attn_stand_in import flash_attn_there
-from spbench.vendors.flash_rings import patched_ring, ring_sent
+from spbench.vendors.flash_rings import OverFlash, patched_ring
 from spbench.vendors.package import standing_in
-from spbench.vendors.vendor import Call, HeadTailPlan, Vendor, VendorPlan, float32_times
-from spbench.workload.sharding import Sizes
-from spbench.workload.traffic import Traffic
-from spbench.workload.workload import Workload
+from spbench.vendors.vendor import Call
 
 UNUSED = "substitute_hf_flash_attn", "update_ring_flash_attn_params"
 WITHOUT_ADAPTERS = {"ring_flash_attn.adapters": dict.fromkeys(UNUSED)}
@@ -30,16 +27,10 @@ WITHOUT_ADAPTERS = {"ring_flash_attn.adapters": dict.fromkeys(UNUSED)}
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class RingFlashAttn(Vendor):
+class RingFlashAttn(OverFlash):
     """Its functions."""
 
-    forms: ClassVar[tuple[str, ...]] = ("patched",)
-    plan: ClassVar[type[VendorPlan]] = HeadTailPlan
     package: ClassVar[str] = "ring-flash-attn"
-    flash: ClassVar[bool] = True
-    wrong_in_float32: ClassVar[bool] = True
-    dtypes: ClassVar[tuple[str, ...]] = ("float32", "bfloat16", "float16")
-    patched: bool = False
 
     def exchange(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
         with flash_attn_there(), standing_in(WITHOUT_ADAPTERS):
@@ -52,7 +43,3 @@ class RingFlashAttn(Vendor):
             ring = ring_flash_attn.zigzag_ring_flash_attn_func
         out: Tensor = ring(q, k, v, causal=call.causal, group=call.group)
         return out
-
-    def sent(self, workload: Workload, sizes: Sizes) -> Traffic:
-        wide = float32_times(workload)
-        return ring_sent(2 * workload.key_bytes, wide, len(sizes), len(sizes))

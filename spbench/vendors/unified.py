@@ -20,23 +20,63 @@ from spbench.workload.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class UnifiedPlan(HeadTailPlan):
+class NeighboursPlan(HeadTailPlan):
     """Neighbours hold parts of what a rank of the ring would hold."""
 
-    strategy: Unified
+    strategy: RingAcross
 
     def shard(self, axis: str) -> Shard:
-        work, size = self.workload, int(self.strategy.ulysses)
+        work, size = self.workload, self.strategy.neighbours
         cut = Shard.causal if self.zigzag and work.is_causal(axis) else Shard.even
         return cut(work.dim(axis), work.axes[axis], self.ranks // size).split(size)
 
 
 @dataclass(frozen=True, kw_only=True)
-class Unified(Vendor, ABC):
+class RingAcross(Vendor, ABC):
+    """A ring of all ranks, or of groups of neighbours."""
+
+    plan: ClassVar[type[NeighboursPlan]] = NeighboursPlan
+
+    @property
+    def neighbours(self) -> int:
+        """Those that share the heads."""
+        return 1
+
+    def sharers(self, axis: str, workload: Workload, ranks: int) -> int:
+        return self.neighbours
+
+    def sent(self, workload: Workload, sizes: Sizes) -> Traffic:
+        ranks, size = len(sizes), self.neighbours
+        moved = switches(workload, ranks, size) if size > 1 else []
+        # N / U groups pass on keys of Z / U heads: each time 1 / N of all.
+        keys, wide = 2 * workload.key_bytes, float32_times(workload)
+        there, back = self.ring_sent(keys, wide, ranks, ranks // size)
+        return moved + there, back + moved
+
+    @abstractmethod
+    def ring_sent(self, keys: int, wide: int, ranks: int, groups: int) -> Traffic:
+        """The transfers of the ring, of which a block is 1 / ``ranks`` of all keys and values.
+
+        Parameters
+        ----------
+        keys
+            Bytes of all keys and values.
+        wide
+            What their gradients take for each of their bytes, in float32.
+        ranks, groups
+            All ranks, and those of one ring.
+        """
+
+
+@dataclass(frozen=True, kw_only=True)
+class Unified(RingAcross, ABC):
     """``ulysses`` neighbours share the heads."""
 
-    plan: ClassVar[type[UnifiedPlan]] = UnifiedPlan
     ulysses: str = AUTO
+
+    @property
+    def neighbours(self) -> int:
+        return int(self.ulysses)
 
     def misfit(self, workload: Workload) -> str | None:
         return size_misfit(ulysses=self.ulysses) or super().misfit(workload)
@@ -67,26 +107,3 @@ class Unified(Vendor, ABC):
             settled = replace(self, ulysses=str(self.sharers(axis, workload, ranks)))
             plans.append(settled.along(axis, workload, ranks))
         return plans
-
-    def sent(self, workload: Workload, sizes: Sizes) -> Traffic:
-        ranks = len(sizes)
-        size = int(self.ulysses)
-        moved = switches(workload, ranks, size) if size > 1 else []
-        # N / U groups pass on keys of Z / U heads: each time 1 / N of all.
-        keys, wide = 2 * workload.key_bytes, float32_times(workload)
-        there, back = self.ring_sent(keys, wide, ranks, ranks // size)
-        return moved + there, back + moved
-
-    @abstractmethod
-    def ring_sent(self, keys: int, wide: int, ranks: int, groups: int) -> Traffic:
-        """The transfers of the ring: of which a block is 1 / ``ranks`` of all keys and values.
-
-        Parameters
-        ----------
-        keys
-            Bytes of all keys and values.
-        wide
-            What their gradients take for each of their bytes, in float32.
-        ranks, groups
-            All ranks, and those of one ring.
-        """

@@ -108,7 +108,6 @@ class Vendor(Packaged, ABC):
     """Those that it computes in."""
     flash: ClassVar[bool] = False
     """Whether it calls flash_attn, of 16 bits alone, and torch's kernels where that is missing."""
-
     wrong_in_float32: ClassVar[bool] = False
     """Whether float32 is wrong in its stock form, and 16 bits are right."""
 

@@ -46,8 +46,8 @@ class XFuserUSP(Unified):
     dtypes: ClassVar[tuple[str, ...]] = ("bfloat16", "float16")
 
     def exchange(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
-        size = int(self.ulysses)
-        out: Tensor = _layer(size, call.group.size() // size)(None, q, k, v)
+        ring = call.group.size() // self.neighbours
+        out: Tensor = _layer(self.neighbours, ring)(None, q, k, v)
         return out
 
     def ring_sent(self, keys: int, wide: int, ranks: int, groups: int) -> Traffic:

@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+from abc import ABC
+from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, ClassVar
 
 from torch import Tensor
 from torch import distributed as dist
 
 from spbench.layers.kernels import with_lse
 from spbench.vendors.flash_attn_stand_in import flash_attn_there
-from spbench.vendors.flash_rings import patched_ring
+from spbench.vendors.flash_rings import OverFlash, patched_ring
+from spbench.vendors.vendor import Call
 
 
 @cache
@@ -40,3 +43,16 @@ def usp_layer(neighbours: int, ring: int, causal: bool, is_patched: bool) -> Any
     if is_patched:
         layer.ring_attn_fn = patched_ring("yunchang.ring", causal)
     return layer
+
+
+@dataclass(frozen=True, kw_only=True)
+class OfYunchang(OverFlash, ABC):
+    """``LongContextAttention``, under a mask with the zigzag ring."""
+
+    package: ClassVar[str] = "yunchang"
+
+    def exchange(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
+        ring = call.group.size() // self.neighbours
+        layer = usp_layer(self.neighbours, ring, call.causal, self.patched)
+        out: Tensor = layer(q, k, v, causal=call.causal)
+        return out

@@ -10,36 +10,12 @@ gradients in float32, see ``flash_rings``.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, final
+from typing import final
 
-from torch import Tensor
-
-from spbench.vendors.flash_rings import ring_sent
-from spbench.vendors.vendor import Call, HeadTailPlan, Vendor, VendorPlan, float32_times
-from spbench.vendors.yunchang_layers import usp_layer
-from spbench.workload.sharding import Sizes
-from spbench.workload.traffic import Traffic
-from spbench.workload.workload import Workload
+from spbench.vendors.yunchang_layers import OfYunchang
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class YunchangRing(Vendor):
-    """Its ring, under a mask the zigzag one."""
-
-    forms: ClassVar[tuple[str, ...]] = ("patched",)
-    plan: ClassVar[type[VendorPlan]] = HeadTailPlan
-    package: ClassVar[str] = "yunchang"
-    flash: ClassVar[bool] = True
-    wrong_in_float32: ClassVar[bool] = True
-    dtypes: ClassVar[tuple[str, ...]] = ("float32", "bfloat16", "float16")
-    patched: bool = False
-
-    def exchange(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
-        layer = usp_layer(1, call.group.size(), call.causal, self.patched)
-        out: Tensor = layer(q, k, v, causal=call.causal)
-        return out
-
-    def sent(self, workload: Workload, sizes: Sizes) -> Traffic:
-        wide = float32_times(workload)
-        return ring_sent(2 * workload.key_bytes, wide, len(sizes), len(sizes))
+class YunchangRing(OfYunchang):
+    """Its layer with a ring of all ranks."""
