@@ -10,6 +10,9 @@ processor time of all ranks over a few steps, which other work on the machine di
 clock, or with ``--clock`` the time of the slowest rank, waits included, as a user has it; the
 median of the pairs counts. With ``--operations`` a profile of rank 0 follows instead: calls and
 processor time of each operation in one step of either tree.
+
+With ``--rate`` each rank is a node of its own, and the links between them have that rate; it needs
+root, as docs/netlab.md says. With ``--base-strategy`` the other checkout runs that one.
 """
 
 from __future__ import annotations
@@ -18,6 +21,7 @@ import argparse
 import json
 import math
 import os
+import shlex
 import socket
 import statistics
 import subprocess
@@ -30,21 +34,24 @@ from typing import Any, final
 WARM_UP, PROFILES = 3, 9
 """Profiled steps; each operation's least time counts, since the profiler has but the clock."""
 HERE = Path(__file__).resolve().parent.parent
+NETLAB = str(HERE / "scripts" / "netlab.sh")
 
 
 @final
 class Ranks:
     """The ranks of one tree as processes, which run steps when they are asked to."""
 
-    def __init__(self, tree: Path, words: Sequence[str], ranks: int) -> None:
+    def __init__(self, tree: Path, words: Sequence[str], ranks: int, lab: str = "") -> None:
+        """``lab``: the network lab whose nodes they are; blank: they share this one."""
         with socket.socket() as free:
             free.bind(("127.0.0.1", 0))
             port = free.getsockname()[1]
         shared = {"PYTHONPATH": str(tree), "OMP_NUM_THREADS": "1", "WORLD_SIZE": str(ranks)}
-        shared |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+        shared |= {"MASTER_ADDR": "10.77.0.1" if lab else "127.0.0.1", "MASTER_PORT": str(port)}
+        command = [sys.executable, __file__, "--as-rank", *words]
         self._ranks = [
             subprocess.Popen(
-                [sys.executable, __file__, "--as-rank", *words],
+                [NETLAB, "exec", lab, str(rank), "--", *command] if lab else command,
                 env=os.environ | shared | {"RANK": str(rank)},
                 cwd=tree,
                 stdin=subprocess.PIPE,
@@ -107,9 +114,12 @@ def as_rank(strategy: str, workload: str, settings: Sequence[str]) -> None:
         print(json.dumps(answer), flush=True)
 
 
-def started(trees: Sequence[Path], words: Sequence[str], ranks: int) -> list[Ranks]:
+def started(
+    trees: Sequence[Path], words: Sequence[Sequence[str]], ranks: int, lab: str
+) -> list[Ranks]:
     """Warm ranks of each tree."""
-    started = [Ranks(tree, words, ranks) for tree in trees]
+    pairs = zip(trees, words, strict=True)
+    started = [Ranks(tree, its_words, ranks, lab) for tree, its_words in pairs]
     for each in started * WARM_UP:
         each.ask("step")
     return started
@@ -143,6 +153,8 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("base", type=Path, nargs="?")
     parser.add_argument("-s", "--strategy", default="rsa")
+    parser.add_argument("--base-strategy", metavar="STRATEGY")
+    parser.add_argument("--rate")
     parser.add_argument("-w", "--workload", default="dsp-720m-small")
     parser.add_argument("--ranks", type=int, default=2)
     parser.add_argument("--pairs", type=int, default=7)
@@ -155,23 +167,32 @@ def main() -> int:
     if flags.as_rank:
         as_rank(flags.strategy, flags.workload, flags.set)
         return 0
-    words = ["-s", flags.strategy, "-w", flags.workload]
-    words += [word for each in flags.set for word in ("--set", each)]
-    trees = HERE, flags.base.resolve()
+    words = ["-w", flags.workload, *(word for each in flags.set for word in ("--set", each))]
+    strategies = flags.strategy, flags.base_strategy or flags.strategy
+    both_words = [["-s", strategy, *words] for strategy in strategies]
+    trees, lab = (HERE, flags.base.resolve()), ""
+    if flags.rate:
+        lab = f"two-commits-{os.getpid()}"
+        ask = shlex.split(f"up {lab} --nodes {flags.ranks} --rate {flags.rate}")
+        subprocess.run([NETLAB, *ask], check=True)
     pairs_ms = []
-    for _ in range(1 if flags.operations else flags.pairs):
-        both = started(trees, words, flags.ranks)
-        if flags.operations:
-            print(*operations(*both), sep="\n")
-        else:
-            pairs_ms.append(compare(both, flags.steps, flags.clock))
-        for each in both:
-            each.close()
+    try:
+        for _ in range(1 if flags.operations else flags.pairs):
+            both = started(trees, both_words, flags.ranks, lab)
+            if flags.operations:
+                print(*operations(*both), sep="\n")
+            else:
+                pairs_ms.append(compare(both, flags.steps, flags.clock or bool(lab)))
+            for each in both:
+                each.close()
+    finally:
+        if lab:
+            subprocess.run([NETLAB, "down", lab], check=True)
     if pairs_ms:
         ratios = sorted(head / base for head, base in pairs_ms)
         medians = [statistics.median(each) for each in zip(*pairs_ms, strict=True)]
         print(
-            f"{flags.strategy} on {flags.ranks} ranks {' '.join(flags.set)}: "
+            f"{flags.strategy} on {flags.ranks} ranks {' '.join(flags.set)} {flags.rate or ''}: "
             f"{medians[0]:.1f} ms, base {medians[1]:.1f} ms, "
             f"ratio {statistics.median(ratios):.3f} ({ratios[0]:.3f} to {ratios[-1]:.3f})"
         )

@@ -24,14 +24,16 @@ whole and cuts others, or undoes it, with as few copies as can be:
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, final
+from typing import Any, Generic, TypeVar, final
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from spbench.comm.compiler import never_compiled
-from spbench.comm.packing import Cut, in_words, joined, memory_order, resized, undone
+from spbench.comm.deferred import Deferred
+from spbench.comm.packing import Cut, memory_order, resized, undone
+from spbench.comm.switch_in_chunks import SwitchInChunks
 from spbench.comm.transport import DONE, Handle, Transport
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard
@@ -39,7 +41,7 @@ from spbench.workload.sharding import Shard
 
 def make_whole(
     transport: Transport, xs: Sequence[Tensor], outermost: Shard, others: Sequence[Shard]
-) -> list[Tensor]:
+) -> tuple[Handle, list[Tensor]]:
     """``outermost.dim`` becomes whole, and each tensor is cut as its shard of ``others`` says.
 
     Parameters
@@ -55,8 +57,8 @@ def make_whole(
 
     Returns
     -------
-    list of Tensor
-        Views of the one tensor that arrives.
+    Handle, list of Tensor
+        The transfer, and views of the one tensor that arrives.
     """
     dim = _inner(outermost, others[0])
     wires = [x.movedim(outermost.dim, 0) for x in xs]
@@ -66,8 +68,8 @@ def make_whole(
     # of which both are views.
     whole = transport.empty(xs[0], resized(shape, dim, sum(widths)))
     leaving = [Cut(x, dim, shard) for x, shard in zip(wires, others, strict=True)]
-    transport.all_to_all([Cut(whole, 0, outermost)], leaving).wait()
-    return [part.movedim(0, outermost.dim) for part in whole.split(widths, dim)]
+    handle = transport.all_to_all([Cut(whole, 0, outermost)], leaving)
+    return handle, [part.movedim(0, outermost.dim) for part in whole.split(widths, dim)]
 
 
 def make_cut(
@@ -76,7 +78,7 @@ def make_cut(
     outermost: Shard,
     others: Sequence[Shard],
     order: Sequence[int] | None = None,
-) -> list[Tensor]:
+) -> tuple[Handle, list[Tensor]]:
     """``make_whole`` undone.
 
     Parameters
@@ -95,39 +97,31 @@ def make_cut(
 
     Returns
     -------
-    list of Tensor
-        This rank's parts along ``outermost.dim``.
+    Handle, list of Tensor
+        The transfer, and this rank's parts along ``outermost.dim``.
     """
     dim = _inner(outermost, others[0])
     wires = [x.movedim(outermost.dim, 0) for x in xs]
+    shapes = [
+        resized(resized(x.shape, 0, outermost.sizes[transport.rank]), dim, other.length)
+        for x, other in zip(wires, others, strict=True)
+    ]
     outs: Sequence[Tensor]
-    if len(xs) > 1 and all(other == others[0] for other in others):
-        stacked = torch.stack([*in_words(wires)], dim).view(xs[0].dtype)  # unpacked by one copy
-        outs = _cut(transport, stacked, dim + 1, outermost, others[:1], None)[0].unbind(dim)
+    if len(xs) > 1 and all(shape == shapes[0] for shape in shapes):
+        # Side by side along the inner dim: their join, which a projection's backward wants, is a
+        # view then.
+        outs = transport.empty(xs[0], [*shapes[0][:dim], len(xs), *shapes[0][dim:]]).unbind(dim)
     else:
-        outs = _cut(transport, joined(wires, dim), dim, outermost, others, order)
-    return [out.movedim(0, outermost.dim) for out in outs]
-
-
-def _cut(
-    transport: Transport,
-    whole: Tensor,
-    dim: int,
-    outermost: Shard,
-    others: Sequence[Shard],
-    order: Sequence[int] | None,
-) -> list[Tensor]:
-    shape = resized(whole.shape, 0, outermost.sizes[transport.rank])
-    order = range(len(shape)) if order is None else order
-    outs: list[Tensor] = []
-    for other in others:
-        sizes = resized(shape, dim, other.length)
-        # made with its dims in memory's order, and seen in the message's
-        out = transport.empty(whole, [sizes[dim_lying] for dim_lying in order])
-        outs.append(out.permute(undone(order)))
-    arriving = [Cut(out, dim, shard) for out, shard in zip(outs, others, strict=True)]
-    transport.all_to_all(arriving, [Cut(whole, 0, outermost)]).wait()
-    return outs
+        leading = range(wires[0].ndim) if order is None else order
+        # made with their dims in memory's order, and seen in the message's
+        outs = [
+            transport.empty(xs[0], [shape[d] for d in leading]).permute(undone(leading))
+            for shape in shapes
+        ]
+    arriving = [Cut(out, dim, other) for out, other in zip(outs, others, strict=True)]
+    leaving = [Cut(x, 0, outermost) for x in wires]
+    handle = transport.all_to_all(arriving, leaving)
+    return handle, [out.movedim(0, outermost.dim) for out in outs]
 
 
 def _inner(outermost: Shard, other: Shard) -> int:
@@ -136,23 +130,29 @@ def _inner(outermost: Shard, other: Shard) -> int:
     return other.dim + 1 if other.dim < outermost.dim else other.dim
 
 
-Move = Callable[[Sequence[Tensor]], Sequence[Tensor]]
+Arriving = TypeVar("Arriving")
 
 
 @final
-class Pending:
-    """A tensor under way; ``wait`` returns it."""
+class Pending(Generic[Arriving]):
+    """A tensor, or several, under way; ``wait`` returns them."""
 
-    def __init__(self, handle: Handle, tensor: Tensor) -> None:
-        self._handle, self._tensor = handle, tensor
+    def __init__(
+        self, handle: Handle, arriving: Arriving, deferred: Deferred | None = None
+    ) -> None:
+        """``deferred``: work of which some is done while it is under way."""
+        self._handle, self.arriving, self._deferred = handle, arriving, deferred
 
     @never_compiled
-    def wait(self) -> Tensor:
+    def wait(self) -> Arriving:
+        if self._deferred is not None:
+            self._deferred.run_some()
         self._handle.wait()
-        return self._tensor
+        return self.arriving
 
 
-Start = Callable[[Tensor, Shard], Pending]
+Move = Callable[[Sequence[Tensor]], Pending[list[Tensor]]]
+Start = Callable[[Tensor, Shard], Pending[Tensor]]
 
 
 @final
@@ -164,6 +164,8 @@ class Collectives:
     ) -> None:
         """``whole``: those of all ranks, of which these are a group; None: these are all."""
         self.transport, self._whole = transport, whole
+        self.deferred: Deferred = Deferred() if whole is None else whole.deferred
+        """What may be done while something is under way; the same for all groups of a rank."""
         self.mesh = mesh or Mesh.of({"sequence": transport.size})
         self.rank, self.size = transport.rank, transport.size
 
@@ -211,23 +213,56 @@ class Collectives:
         -------
         this rank's parts along ``after.dim``
         """
+        there, back = self._ways(xs, before, after, outermost)
+        return self._differentiable(there, back, xs)
+
+    @never_compiled
+    def start_switch(
+        self,
+        *xs: Tensor,
+        before: Shard,
+        after: Shard | Sequence[Shard],
+        outermost: int | None = None,
+    ) -> "Flight":
+        """A switch to be waited for later; its backward is under way from the gradient of what was
+        waited for to that of ``xs``. Parameters as of ``switch``."""
+        if self.size == 1:
+            return Flight(None, None, xs)
+        return Flight(*self._ways(xs, before, after, outermost), xs)
+
+    def _ways(
+        self,
+        xs: Sequence[Tensor],
+        before: Shard,
+        after: Shard | Sequence[Shard],
+        outermost: int | None,
+    ) -> tuple[Move, Move]:
+        """How a switch goes there, and how its gradients go back; parameters as of ``switch``."""
         # k and v may have fewer heads than q: then each is cut by a shard of its own.
         others = [after] * len(xs) if isinstance(after, Shard) else list(after)
         # The message begins with the dim that becomes whole: forward receives it where it lies.
         if outermost in (None, before.dim):
             order = memory_order(xs[0].movedim(before.dim, 0)) if len(xs) == 1 else None
-            return self._differentiable(
-                lambda xs: make_whole(self.transport, xs, before, others),
-                lambda grads: make_cut(self.transport, grads, before, others, order),
-                xs,
+            return (
+                lambda xs: self.pending(*make_whole(self.transport, xs, before, others)),
+                lambda grads: self.pending(*make_cut(self.transport, grads, before, others, order)),
             )
         # It begins with the dim that becomes cut, which forward sends from where it lies.
         (other,) = others
-        return self._differentiable(
-            lambda xs: make_cut(self.transport, xs, other, [before]),
-            lambda grads: make_whole(self.transport, grads, other, [before]),
-            xs,
+        return (
+            lambda xs: self.pending(*make_cut(self.transport, xs, other, [before])),
+            lambda grads: self.pending(*make_whole(self.transport, grads, other, [before])),
         )
+
+    def pending(self, handle: Handle, arriving: Arriving) -> Pending[Arriving]:
+        """What arrives by a transfer that is under way."""
+        return Pending(handle, arriving, self.deferred)
+
+    def switch_in_chunks(
+        self, before: Shard, after: Shard, outermost: int, chunks: int
+    ) -> SwitchInChunks:
+        """A switch of a tensor that leaves in chunks, each as soon as it is computed."""
+        return SwitchInChunks(self, before, after, outermost, chunks)
 
     @never_compiled
     def all_gather(self, x: Tensor, shard: Shard) -> Tensor:
@@ -245,18 +280,16 @@ class Collectives:
         (total,) = self._differentiable(self._total, self._total, [x])
         return total
 
-    def _total(self, xs: Sequence[Tensor]) -> list[Tensor]:
+    def _total(self, xs: Sequence[Tensor]) -> Pending[list[Tensor]]:
         # The sum is made in place, and what autograd has handed over is not ours to overwrite.
         total = xs[0].clone(memory_format=torch.contiguous_format)
-        self.all_reduce_(total).wait()
-        return [total]
+        return self.pending(self.all_reduce_(total), [total])
 
     def _waited(self, there: Start, back: Start, x: Tensor, shard: Shard) -> Tensor:
-        (moved,) = self._differentiable(
-            lambda xs: [there(xs[0], shard).wait()],
-            lambda grads: [back(grads[0], shard).wait()],
-            [x],
-        )
+        def one(start: Start) -> Move:
+            return lambda xs: Pending(DONE, [start(xs[0], shard).wait()])
+
+        (moved,) = self._differentiable(one(there), one(back), [x])
         return moved
 
     def _differentiable(self, there: Move, back: Move, xs: Sequence[Tensor]) -> tuple[Tensor, ...]:
@@ -285,39 +318,85 @@ class Collectives:
         return whole.movedim(0, shard.dim)
 
     @never_compiled
-    def start_shift(self, x: Tensor, length: int) -> Pending:
+    def start_shift(self, x: Tensor, length: int) -> Pending[Tensor]:
         """A contiguous ``x`` goes to the next rank; what comes is ``length`` long. No backward."""
         coming = self.transport.empty(x, resized(x.shape, 0, length))
-        return Pending(self.transport.shift(coming, x), coming)
+        return self.pending(self.transport.shift(coming, x), coming)
 
     @never_compiled
-    def start_all_gather(self, x: Tensor, shard: Shard) -> Pending:
+    def start_all_gather(self, x: Tensor, shard: Shard) -> Pending[Tensor]:
         """An all-gather to be waited for later. No backward."""
         if self.size == 1:
             return Pending(DONE, x)
         mine = x.movedim(shard.dim, 0)
         whole = self.transport.empty(x, resized(mine.shape, 0, shard.length))
         handle = self.transport.all_gather(Cut(whole, 0, shard), mine)
-        return Pending(handle, whole.movedim(0, shard.dim))
+        return self.pending(handle, whole.movedim(0, shard.dim))
 
     @never_compiled
-    def start_reduce_scatter(self, x: Tensor, shard: Shard) -> Pending:
+    def start_reduce_scatter(self, x: Tensor, shard: Shard) -> Pending[Tensor]:
         """A reduce-scatter to be waited for later. No backward."""
         if self.size == 1:
             return Pending(DONE, x)
         whole = x.movedim(shard.dim, 0)
         mine = self.transport.empty(x, resized(whole.shape, 0, shard.sizes[self.rank]))
         handle = self.transport.reduce_scatter(mine, Cut(whole, 0, shard))
-        return Pending(handle, mine.movedim(0, shard.dim))
+        return self.pending(handle, mine.movedim(0, shard.dim))
+
+
+@final
+class Flight:
+    """Tensors of a switch under way."""
+
+    def __init__(self, there: Move | None, back: Move | None, xs: Sequence[Tensor]) -> None:
+        """``there``, ``back``: None, they have nowhere to go."""
+        self.there, self.back, self.pending = there, back, Pending(DONE, list(xs))
+        self._arriving = tuple(xs) if there is None else _Begin.apply(self, *xs)
+
+    @never_compiled
+    def wait(self) -> tuple[Tensor, ...]:
+        """What arrived."""
+        return self._arriving if self.there is None else _End.apply(self, *self._arriving)
+
+
+class _Begin(torch.autograd.Function):
+    """Posts what is sent. What it gives is not there before ``_End`` has waited for it."""
+
+    @staticmethod
+    def forward(ctx: Any, flight: Flight, *xs: Tensor) -> tuple[Tensor, ...]:
+        ctx.flight = flight
+        assert flight.there is not None, "what stays is not under way"
+        flight.pending = flight.there(xs)
+        return tuple(flight.pending.arriving)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *ctx.flight.pending.wait()
+
+
+class _End(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, flight: Flight, *arriving: Tensor) -> tuple[Tensor, ...]:
+        ctx.flight = flight
+        flight.pending.wait()
+        return tuple(x.view_as(x) for x in arriving)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        # Those of ``arriving`` stand for what is sent; _Begin has the gradients that come of it.
+        ctx.flight.pending = ctx.flight.back(grads)
+        return None, *grads
 
 
 class _Differentiable(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, there: Move, back: Move, *xs: Tensor) -> tuple[Tensor, ...]:
         ctx.back = back
-        return tuple(there(xs))
+        return tuple(there(xs).wait())
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Any, ...]:
-        return None, None, *ctx.back(grads)
+        return None, None, *ctx.back(grads).wait()

@@ -18,7 +18,17 @@ import torch
 from torch import Tensor
 
 from spbench.comm.nccl_gloo import MessageTransport
-from spbench.comm.packing import Cut, Cuts, Parts, copy_joined, incoming, outgoing, pack, unpacked
+from spbench.comm.packing import (
+    Cut,
+    Cuts,
+    Parts,
+    copy_joined,
+    incoming,
+    inner_dim,
+    outgoing,
+    pack,
+    unpacked,
+)
 from spbench.comm.transport import DONE, Handle, Transports
 from spbench.results.heartbeat import Heartbeat
 from spbench.workload.mesh import Groups
@@ -49,14 +59,16 @@ class SilentTransport(MessageTransport):
     def _all_to_all(self, received: Cuts, sent: Cuts) -> Handle:
         if not sent[0].tensor.is_cuda:
             return super()._all_to_all(received, sent)
-        pack(sent)
-        return self._receive(received)
+        along = inner_dim(received, sent)
+        pack(sent, along)
+        return self._receive(received, along)
 
     def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
+        apart = len(sent[self.rank]) == len(received[self.rank])
         for rank in {*range(self.size)} - {self.rank}:
             # What would leave is packed as for a socket, and dropped.
-            list(outgoing(sent[rank], run_dim))
-            messages, unpack = incoming(received[rank], run_dim)
+            list(outgoing(sent[rank], run_dim, apart))
+            messages, unpack = incoming(received[rank], run_dim, apart)
             self._fill(messages)
             unpack()
         copy_joined(received[self.rank], sent[self.rank], run_dim)
@@ -86,9 +98,9 @@ class SilentTransport(MessageTransport):
     def _shift(self, received: Tensor, sent: Tensor) -> Handle:
         return self._fill([received])
 
-    def _receive(self, received: Cuts) -> Handle:
+    def _receive(self, received: Cuts, along: int | None = None) -> Handle:
         """Into one flat buffer, then apart."""
-        flat, unpack = unpacked(received, self.empty)
+        flat, unpack = unpacked(received, self.empty, along)
         self._fill([flat])
         unpack()
         return DONE

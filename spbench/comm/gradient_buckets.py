@@ -55,7 +55,7 @@ class GradientSum:
 
         def ready(parameter: Tensor) -> None:
             if (alive := this()) is not None:
-                alive._ready(parameter)
+                alive.ready(parameter)
 
         for parameter in self._bucket_of:
             parameter.register_post_accumulate_grad_hook(ready)
@@ -66,7 +66,10 @@ class GradientSum:
         self._missing = [len(bucket.parameters) for bucket in self._buckets]
         self._flying: list[Handle] = []
 
-    def _ready(self, parameter: Tensor) -> None:
+    def ready(self, parameter: Tensor) -> None:
+        """Learns that a gradient is there; one that is summed over no ranks is none of its."""
+        if parameter not in self._bucket_of:
+            return
         self._missing[self._bucket_of[parameter]] -= 1  # type: ignore[index]
         # A full bucket waits for those before it: on every rank they leave in one order, or two
         # ranks would add up different ones.

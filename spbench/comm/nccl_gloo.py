@@ -24,6 +24,7 @@ from spbench.comm.packing import (
     by_rank,
     copy_joined,
     incoming,
+    inner_dim,
     outgoing,
     pack,
     splits,
@@ -100,9 +101,10 @@ class NcclTransport(ProcessGroupTransport):
 
     def _all_to_all(self, received: Cuts, sent: Cuts) -> Handle:
         """Without the sizes of even parts, so that torch takes NCCL's own all-to-all."""
-        flat, unpack = unpacked(received)
-        sizes = splits(received), splits(sent)
-        work = dist.all_to_all_single(flat, pack(sent), *sizes, group=self.group, async_op=True)
+        along, sizes = inner_dim(received, sent), (splits(received), splits(sent))
+        flat, unpack = unpacked(received, along=along)
+        packed = pack(sent, along)
+        work = dist.all_to_all_single(flat, packed, *sizes, group=self.group, async_op=True)
         return Several([work], [unpack])
 
     def _all_gather(self, received: Cut, sent: Tensor) -> Handle:
@@ -140,7 +142,7 @@ class MessageTransport(Transport):
         """
 
     def _all_to_all(self, received: Cuts, sent: Cuts) -> Handle:
-        return self._exchange(by_rank(received), by_rank(sent), max(received[0].dim, sent[0].dim))
+        return self._exchange(by_rank(received), by_rank(sent), inner_dim(received, sent))
 
     def _all_gather(self, received: Cut, sent: Tensor) -> Handle:
         """Sends the same part to each rank."""
@@ -191,20 +193,22 @@ class GlooTransport(MessageTransport, ProcessGroupTransport):
         is_even = splits(received) is splits(sent) is None  # then all ranks send as much
         if not is_even or sum(cut.tensor.nbytes for cut in sent) > SMALL_BYTES:
             return super()._all_to_all(received, sent)
-        flat, unpack = unpacked(received)
-        work = dist.all_to_all_single(flat, pack(sent), group=self.group, async_op=True)
+        along = inner_dim(received, sent)
+        flat, unpack = unpacked(received, along=along)
+        work = dist.all_to_all_single(flat, pack(sent, along), group=self.group, async_op=True)
         return Several([work], [unpack])
 
     def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
         sends: list[tuple[Tensor, int]] = []
         receives: list[tuple[Tensor, int]] = []
         unpacks: list[Callable[[], object]] = []
+        apart = len(sent[self.rank]) == len(received[self.rank])
         for step in range(1, self.size):
             # In step s each rank sends to the one s ahead and hears from the one s behind, so that
             # none is addressed by all at once.
             to, source = (self.rank + step) % self.size, (self.rank - step) % self.size
-            sends += [(message, to) for message in outgoing(sent[to], run_dim)]
-            messages, unpack = incoming(received[source], run_dim)
+            sends += [(message, to) for message in outgoing(sent[to], run_dim, apart)]
+            messages, unpack = incoming(received[source], run_dim, apart)
             receives += [(message, source) for message in messages]
             unpacks.append(unpack)
         works = self._post(sends, receives)

@@ -77,25 +77,37 @@ def by_rank(cuts: Cuts) -> list[Parts]:
     return [[cut.part(rank) for cut in cuts] for rank in range(len(cuts[0].shard.sizes))]
 
 
-def pack(cuts: Cuts) -> Tensor:
-    """A flat tensor of every rank's parts, in order; a copy unless they lie in this order."""
+def inner_dim(received: Cuts, sent: Cuts) -> int:
+    """The dim that parts are joined along, where several travel together: on one side they are cut
+    along it, on the other along dim 0."""
+    return max(received[0].dim, sent[0].dim)
+
+
+def pack(cuts: Cuts, along: int | None = None) -> Tensor:
+    """A flat tensor of every rank's parts, in order; a copy unless they lie in this order.
+
+    ``along``: the dim that parts of several tensors are joined along, by default that of the cut.
+    """
     flat = cuts[0].flat if len(cuts) == 1 else None
     if flat is None:
         flat = cuts[0].tensor.new_empty(_numel(cuts))
-        for target, parts, dim in _joined(flat, cuts):
+        for target, parts, dim in _joined(flat, cuts, along):
             copy_joined([target], parts, dim)
     return flat
 
 
-def unpacked(cuts: Cuts, empty: Empty = Tensor.new_empty) -> tuple[Tensor, Callable[[], None]]:
-    """A flat tensor to receive into, and the call that copies it to the parts afterwards."""
+def unpacked(
+    cuts: Cuts, empty: Empty = Tensor.new_empty, along: int | None = None
+) -> tuple[Tensor, Callable[[], None]]:
+    """A flat tensor to receive into, and the call that copies it to the parts afterwards;
+    ``along`` as of ``pack``."""
     flat = cuts[0].flat if len(cuts) == 1 else None
     if flat is not None:
         return flat, lambda: None
     buffer = empty(cuts[0].tensor, (_numel(cuts),))
 
     def unpack() -> None:
-        for received, parts, dim in _joined(buffer, cuts):
+        for received, parts, dim in _joined(buffer, cuts, along):
             copy_joined(parts, [received], dim)
 
     return buffer, unpack
@@ -141,31 +153,54 @@ def splits(cuts: Cuts) -> list[int] | None:
     return [sum(cut.numel(rank) for cut in cuts) for rank in range(len(cuts[0].shard.sizes))]
 
 
-def outgoing(parts: Parts, run_dim: int) -> Iterator[Tensor]:
+def outgoing(parts: Parts, run_dim: int, apart: bool) -> Iterator[Tensor]:
     """Yields the messages to one rank: long runs where they lie, or all in one.
 
-    ``run_dim``: the dim that parts are cut and joined along, on one of the two sides.
+    Parameters
+    ----------
+    parts
+        What it is sent.
+    run_dim
+        The dim that parts are cut and joined along, on one of the two sides.
+    apart
+        Whether the other side has as many tensors: then long ones need not be joined.
+
+    Yields
+    ------
+    Tensor
+        Contiguous.
     """
-    for run in _runs(joined(parts, run_dim), run_dim):
-        yield run.contiguous()
+    for part in _sent_apart(parts, apart) or [joined(parts, run_dim)]:
+        for run in _runs(part, run_dim):
+            yield run.contiguous()
 
 
-def incoming(parts: Parts, run_dim: int) -> tuple[list[Tensor], Callable[[], None]]:
+def incoming(parts: Parts, run_dim: int, apart: bool) -> tuple[list[Tensor], Callable[[], None]]:
     """Tensors to receive one rank's messages into, and the call that copies them to its parts."""
-    whole = parts[0]
-    if len(parts) > 1:
-        whole = whole.new_empty(_joined_shape(parts, run_dim))
-    runs = _runs(whole, run_dim)
+    wholes = _sent_apart(parts, apart)
+    is_joined = not wholes and len(parts) > 1
+    if is_joined:
+        wholes = [parts[0].new_empty(_joined_shape(parts, run_dim))]
+    runs = [run for whole in wholes or parts for run in _runs(whole, run_dim)]
     messages = [run if run.is_contiguous() else run.new_empty(run.shape) for run in runs]
 
     def unpack() -> None:
         for run, message in zip(runs, messages, strict=True):
             if run is not message:
                 run.copy_(message)
-        if len(parts) > 1:
-            copy_joined(parts, [whole], run_dim)
+        if is_joined:
+            copy_joined(parts, wholes, run_dim)
 
     return messages, unpack
+
+
+def _sent_apart(parts: Parts, apart: bool) -> Parts:
+    """Those that travel one by one; none where they are joined to one message.
+
+    Their shapes alone decide, so that the sender and the receiver decide alike.
+    """
+    are_long = apart and all(part.nbytes >= MIN_MESSAGE_BYTES for part in parts)
+    return parts if are_long else []
 
 
 def _runs(part: Tensor, run_dim: int) -> list[Tensor]:
@@ -183,9 +218,11 @@ def _numel(cuts: Cuts) -> int:
     return sum(cut.tensor.numel() for cut in cuts)
 
 
-def _joined(flat: Tensor, cuts: Cuts) -> Iterator[tuple[Tensor, list[Tensor], int]]:
+def _joined(
+    flat: Tensor, cuts: Cuts, along: int | None
+) -> Iterator[tuple[Tensor, list[Tensor], int]]:
     """Yields views of ``flat`` with the parts, or stacks of parts, joined there along a dim."""
-    ranks, dim = len(cuts[0].shard.sizes), cuts[0].dim
+    ranks, dim = len(cuts[0].shard.sizes), cuts[0].dim if along is None else along
     if all(cut.shard.is_even for cut in cuts):
         # (N, *part): joined parts of all ranks at once, one dim further in; one copy for all ranks
         stacks = [cut.stack for cut in cuts]

@@ -19,13 +19,15 @@ import math
 from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import accumulate
-from typing import NamedTuple, final
+from typing import Any, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.deferred import Deferred
 from spbench.layers.kernels import rms_norm
 from spbench.layers.memory_order import in_memory_order, put_outermost
 from spbench.workload.block import Attention, Sublayer
@@ -121,7 +123,9 @@ def another(parameter: nn.Parameter) -> nn.Parameter:
     return made
 
 
-def product(x: Tensor, weight: Tensor, bias: Tensor | None, inner: int) -> Tensor:
+def product(
+    x: Tensor, weight: Tensor, bias: Tensor | None, inner: int, deferred: Deferred | None = None
+) -> Tensor:
     """(…, *in) times a weight (*out, *in), whose last ``inner`` dims are summed over.
 
     Parameters
@@ -134,6 +138,9 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, inner: int) -> Tenso
         (*out).
     inner : int
         How many dims ``in`` has.
+    deferred : Deferred, optional
+        Where the gradients of weight and bias are left, which then are parameters; None: they are
+        computed with that of ``x``.
 
     Returns
     -------
@@ -143,23 +150,61 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, inner: int) -> Tenso
     out_shape = weight.shape[: weight.ndim - inner]
     matrix = weight.reshape(math.prod(out_shape), -1)
     vector = None if bias is None else bias.flatten()
-    return in_memory_order(
-        lambda x: F.linear(x.flatten(-inner), matrix, vector).unflatten(-1, out_shape), x, inner
-    )
+
+    def times(x: Tensor) -> Tensor:
+        is_deferred = deferred is not None and weight.is_leaf and weight.requires_grad
+        is_needed = x.requires_grad and torch.is_grad_enabled()
+        # In compiled code the compiler orders what its graphs compute.
+        if not (is_deferred and is_needed) or torch.compiler.is_dynamo_compiling():
+            return F.linear(x, matrix, vector)
+        # In a tuple, where autograd does not see them: it has no gradients of theirs to wait for.
+        return _DeferringProduct.apply(x, (weight, bias), deferred)
+
+    return in_memory_order(lambda x: times(x.flatten(-inner)).unflatten(-1, out_shape), x, inner)
+
+
+class _DeferringProduct(torch.autograd.Function):
+    """F.linear, whose backward computes the gradient of the input, and leaves the others."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, x: Tensor, parameters: tuple[Tensor, Tensor | None], deferred: Deferred
+    ) -> Tensor:
+        ctx.save_for_backward(x)
+        ctx.to = *parameters, deferred
+        weight, bias = parameters
+        deferred.expect(*(parameter for parameter in parameters if parameter is not None))
+        return F.linear(x, weight.view(-1, x.shape[-1]), None if bias is None else bias.view(-1))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
+        (x,), (weight, bias, deferred) = ctx.saved_tensors, ctx.to
+        matrix = weight.detach().view(grad.shape[-1], -1)
+        rows, inputs = grad.flatten(0, -2), x.flatten(0, -2)
+        d_x = (rows @ matrix).view(x.shape)
+
+        def of_weights() -> None:
+            deferred.take_gradient(weight, (rows.t() @ inputs).view(weight.shape))
+            if bias is not None:
+                deferred.take_gradient(bias, rows.sum(0).view(bias.shape))
+
+        deferred.add(of_weights)
+        return d_x, None, None
 
 
 @final
 class WholeLinear(nn.Module):
     """A plain linear layer, whatever the shard."""
 
-    def __init__(self, spec: LinearSpec) -> None:
+    def __init__(self, spec: LinearSpec, comm: Collectives) -> None:
         super().__init__()
-        self.inner = len(spec.in_shape)
+        self.inner, self.deferred = len(spec.in_shape), comm.deferred
         self.weight = empty_parameter(spec.out_shape + spec.in_shape, None)
         self.bias = empty_parameter(spec.out_shape, None)
 
     def forward(self, x: Tensor, shard: Shard | None) -> Tensor:
-        return product(x, self.weight, self.bias, self.inner)
+        return product(x, self.weight, self.bias, self.inner, self.deferred)
 
 
 # Weights that neighbours cut

@@ -9,19 +9,23 @@ whatever shard is current: 36 times fewer channels, still sharded. Under checkpo
 block is recomputed from its input; the switch into the block is not. Text that is attended goes
 along as a second stream (``streams.py``).
 
+A plan may have a switch go in chunks (``Plan.chunks``). Then the sublayer before it, if it takes
+each position by itself, runs chunk by chunk, and each goes off while the next is computed.
+
 Beside it, one attention and nothing else, as published attention-level figures have it: its input's
 channels are q, k and v end to end, its output's are the heads' results.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
 from functools import cache, partial
-from itertools import pairwise
+from itertools import chain, pairwise
 from typing import NamedTuple, final
 
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.switch_in_chunks import can_be_in_chunks
 from spbench.layers.linear import LinearSpec, Stretch, WholeLinear
 from spbench.layers.memory_order import split_in_memory_order
 from spbench.model.inputs import Inputs
@@ -34,7 +38,14 @@ from spbench.model.modulation import (
 )
 from spbench.model.positions import LearnedPositions
 from spbench.model.streams import StreamShards, of_both, without_text
-from spbench.model.sublayers import Attending, Heads, Shared, make
+from spbench.model.sublayers import (
+    Attending,
+    CrossAttentionModule,
+    FeedForward,
+    Heads,
+    Shared,
+    make,
+)
 from spbench.strategies.base import Plan
 from spbench.workload.block import Attention, CrossAttention
 from spbench.workload.flops import modulated
@@ -58,6 +69,10 @@ class Placement(NamedTuple):
 
     shard: Shard
     switches: tuple[Switch, ...]
+
+    def can_leave_in(self, chunks: int) -> bool:
+        """Whether the way to it is one switch that can go in so many chunks."""
+        return len(self.switches) == 1 and can_be_in_chunks(*self.switches[0][1:], chunks)
 
 
 def hops_along(plan: Plan) -> Iterator[Sequence[Hop]]:
@@ -118,10 +133,38 @@ class Residual(nn.Module):
         super().__init__()
         self.norm, self.sublayer, self.place = norm, sublayer, place
         self.text_norm = text_norm
+        self.leaving: Switch | None = None
+        """A switch behind it, in so many ``chunks``."""
+        self.chunks = 1
+
+    def leave_by(self, place: Placement, chunks: int) -> Placement:
+        """Takes over the switch to ``place``, to which nothing leads then."""
+        (self.leaving,), self.chunks = place.switches, chunks
+        return place._replace(switches=())
+
+    @property
+    def is_by_position(self) -> bool:
+        """Whether each position is computed from itself alone."""
+        return self.text_norm is None and isinstance(
+            self.sublayer, (FeedForward, CrossAttentionModule)
+        )
 
     def forward(
         self, x: Tensor, text: Tensor | None, conditions: Sequence[Tensor], inputs: Inputs
     ) -> tuple[Tensor, Tensor | None]:
+        if self.leaving is None:
+            return self.whole(x, text, conditions, inputs)
+        comm, before, after, outermost = self.leaving
+        switch = comm.switch_in_chunks(before, after, outermost, self.chunks)
+        for part in switch.parts(x):
+            done, _ = self.whole(part, None, conditions, inputs)
+            switch.leave(done)
+        return switch.arrived(), text
+
+    def whole(
+        self, x: Tensor, text: Tensor | None, conditions: Sequence[Tensor], inputs: Inputs
+    ) -> tuple[Tensor, Tensor | None]:
+        """All of ``x``, on the shard that it comes with."""
         normed, x, gate = self.norm(x, conditions)
         if self.text_norm is None:
             return _sum(x, gate, self.sublayer(normed, inputs, self.place.shard)), text
@@ -132,6 +175,19 @@ class Residual(nn.Module):
 
 def _sum(x: Tensor, gate: Tensor | None, out: Tensor) -> Tensor:
     return x + out if gate is None else gated_sum(x, gate, out)
+
+
+def let_switches_leave_in_chunks(plan: Plan, blocks: Sequence[Sequence[Residual]]) -> None:
+    """Gives each switch to the sublayer before it, where a plan has it go in chunks and that
+    sublayer takes each position by itself."""
+    workload = plan.workload
+    if plan.chunks == 1 or workload.modulation == "per_token":  # conditions would have to be cut
+        return
+    # A block that is recomputed would send once more what leaves at its end.
+    stretches = blocks if workload.checkpointing == "full" else [[*chain.from_iterable(blocks)]]
+    for residual, following in chain.from_iterable(map(pairwise, stretches)):
+        if residual.is_by_position and following.place.can_leave_in(plan.chunks):
+            following.place = residual.leave_by(following.place, plan.chunks)
 
 
 @final
@@ -196,13 +252,14 @@ class Transformer(nn.Module):
             if is_first:
                 blocks.append([])
             blocks[-1].append(Residual(norm, made, place, text_norm))
+        let_switches_leave_in_chunks(plan, blocks)
         self.blocks = nn.ModuleList(Block(block) for block in blocks)
         self.norm = PlainNorm(workload)
         channels = workload.out_channels
         last = LinearSpec(
             in_shape=(workload.hidden,), out_shape=(channels,), stretches=(Stretch(channels),)
         )
-        self.final = WholeLinear(last)
+        self.final = WholeLinear(last, comm)
 
     def _norm(self, index: int | None, shard: Shard) -> PlainNorm | ModulatedNorm:
         if index is None:

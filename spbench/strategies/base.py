@@ -154,6 +154,11 @@ class Plan:
         return ""
 
     @property
+    def chunks(self) -> int:
+        """In how many chunks a switch leaves, under the sublayer before it; 1: whole."""
+        return 1
+
+    @property
     def unevenness(self) -> float:
         """The attention of the busiest rank over the mean of all, where options decide on it."""
         return 1.0
@@ -193,11 +198,11 @@ class Plan:
 
     def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
         """The projection into a sublayer: (…, H) and the current shard -> (…, *out)."""
-        return WholeLinear(spec)
+        return WholeLinear(spec, comm)
 
     def linear_out(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
         """The projection out of a sublayer: (…, *in) and the current shard -> (…, H)."""
-        return WholeLinear(spec)
+        return WholeLinear(spec, comm)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives

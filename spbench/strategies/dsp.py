@@ -35,7 +35,13 @@ from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
 from spbench.strategies.base import Hops, Layout, Plan, Strategy
 from spbench.strategies.fixed_axis import AUTO, FixedPlan
-from spbench.strategies.refusals import across_misfit, divisors, groups_why_not, size_misfit
+from spbench.strategies.refusals import (
+    across_misfit,
+    chunks_misfit,
+    divisors,
+    groups_why_not,
+    size_misfit,
+)
 from spbench.strategies.registry import EXCHANGES, exchange
 from spbench.workload.block import Sublayer
 from spbench.workload.mesh import Mesh
@@ -77,6 +83,10 @@ class DSPPlan(Plan):
             notes.append(f"{joint} {self.strategy.across}{why}")
         return "; ".join(notes)
 
+    @property
+    def chunks(self) -> int:
+        return int(self.strategy.chunks)
+
     def shard(self, axis: str) -> Shard:
         return self.cuts.shard(axis)
 
@@ -109,15 +119,18 @@ class DSP(Strategy):
     """The layout of fewest bytes over the whole stack, switching as late as possible.
 
     ``across`` attends where all axes are joined; with ``inner`` above 1 two axes may be sharded at
-    once, one within groups of so many ranks: by default where one is not enough.
+    once, one within groups of so many ranks: by default where one is not enough. A switch goes in
+    so many ``chunks``, each under the mlp or cross-attention of the next, where one comes before.
     """
 
-    forms: ClassVar[tuple[str, ...]] = ("inner=2",)
+    forms: ClassVar[tuple[str, ...]] = ("inner=2", "chunks=2")
     across: str = AUTO
     inner: str = AUTO
+    chunks: str = "1"
 
     def misfit(self, workload: Workload) -> str | None:
-        return size_misfit(inner=self.inner) or across_misfit(self.across, (AUTO, *EXCHANGES))
+        unfit = chunks_misfit(self.chunks) or size_misfit(inner=self.inner)
+        return unfit or across_misfit(self.across, (AUTO, *EXCHANGES))
 
     def why_not(self, workload: Workload, ranks: int) -> str | None:
         unfit = groups_why_not(ranks, inner=self.inner)

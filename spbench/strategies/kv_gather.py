@@ -183,6 +183,10 @@ class _Gathered(torch.autograd.Function):
                 d_whole = d_keys
         positions = keys.along(2)
         ordered = [by_rank(x, keys, 2) if masked else x for x in d_whole]
-        scatters = [comm.start_reduce_scatter(x, positions) for x in ordered]
-        d_mine = [folding.unfold(scatter.wait()) for scatter in scatters]
+        d_keys, d_whole = [], []
+        # One after the other: memory for what comes of dV is there once all of dK is gone.
+        d_mine = []
+        while ordered:
+            scatter = comm.start_reduce_scatter(ordered.pop(0), positions)
+            d_mine.append(folding.unfold(scatter.wait()))
         return folding.unfold(d_q).to(q.dtype), *d_mine, *(None,) * 4

@@ -99,6 +99,13 @@ def size_misfit(**sizes: str) -> str | None:
     return f"{option}={size} is not a number of ranks; write {option}=2, or {option}=auto"
 
 
+def chunks_misfit(chunks: str) -> str | None:
+    """Why an option with that value is no number of chunks; or None."""
+    if chunks.isdecimal() and int(chunks):
+        return None
+    return f"chunks={chunks} is not a number of chunks; write chunks=2, or chunks=1 for none"
+
+
 def groups_why_not(ranks: int, **sizes: str) -> str | None:
     """Why ``ranks`` do not make groups of the size of an option, unless it is ``auto``; or None."""
     ((option, size),) = sizes.items()

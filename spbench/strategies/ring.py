@@ -135,7 +135,8 @@ class _Ring(torch.autograd.Function):
         folding, keys, masked, comm, dtype = ctx.how
         rows = *(folding.fold(x) for x in (grad, q, out)), lse
         # Gradients of a block travel behind it, and begin where it comes first.
-        coming: Pending | None = None
+        coming: Pending[Tensor] | None = None
+        d: Tensor | None = None
         d_q = None
         own: Sequence[Tensor] = ()
         for owner, block in around(mine, keys, comm):
@@ -151,7 +152,9 @@ class _Ring(torch.autograd.Function):
                 continue
             # The sum of what ranks before this one added to; of the block that comes first, none.
             sums = coming.wait() if coming else block.new_zeros(block.shape, dtype=dtype)
-            coming = comm.start_shift(add_gradients(sums, d_keys), keys.sizes[owner - 1])
+            sums = add_gradients(sums, d_keys)
+            d, d_keys = None, ()  # freed before there is memory for what comes
+            coming = comm.start_shift(sums, keys.sizes[owner - 1])
         assert coming is not None, "a ring has two ranks or more"
         d_mine = unpack(add_gradients(coming.wait(), own).to(q.dtype))
         return folding.unfold(d_q).to(q.dtype), *map(folding.unfold, d_mine), *(None,) * 4

@@ -111,7 +111,7 @@ def _d_scores_(weights: Tensor, d_out: Tensor, values: Tensor, rows: Rows) -> Te
     )
 
 
-def _start_sum(partial: Tensor, rows: Rows, comm: Collectives, scatter: bool) -> Pending:
+def _start_sum(partial: Tensor, rows: Rows, comm: Collectives, scatter: bool) -> Pending[Tensor]:
     """Starts to sum a gradient of all keys or values, (b, D, S); gives this rank's part of it."""
     by_position = partial.permute(2, 0, 1)
     if scatter:

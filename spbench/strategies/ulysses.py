@@ -20,9 +20,9 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
-from spbench.layers.heads import attend_by_heads, traffic_by_heads
+from spbench.layers.heads import attend_by_heads, attend_in_chunks, head_chunks, traffic_by_heads
 from spbench.strategies.fixed_axis import FixedAxis, FixedPlan, padding_in_words
-from spbench.strategies.refusals import heads_why_not
+from spbench.strategies.refusals import chunks_misfit, heads_why_not
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Traffic
@@ -42,7 +42,13 @@ class UlyssesPlan(FixedPlan):
 
     @property
     def notes(self) -> str:
-        return padding_in_words(self.workload, self.ranks, self.strategy.padded)
+        padded = padding_in_words(self.workload, self.ranks, self.strategy.padded)
+        return f"heads go in {self.head_chunks} chunks" if self.head_chunks > 1 else padded
+
+    @property
+    def head_chunks(self) -> int:
+        """Chunks of heads that go one after the other."""
+        return head_chunks(self.workload, self.ranks, int(self.strategy.chunks))
 
     def sublayer_traffic(self, sublayer: Sublayer, axis: str) -> Traffic:
         if isinstance(sublayer, Attention) and self.exchanges(axis in sublayer.axes):
@@ -54,6 +60,8 @@ class UlyssesPlan(FixedPlan):
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
         if self.exchanges(shard.dim in scores.dims):
+            if self.head_chunks > 1 and comm.size > 1:
+                return attend_in_chunks(q, k, v, scores, shard, comm, self.head_chunks)
             return attend_by_heads(q, k, v, scores, shard, comm, pads=self.strategy.padded)
         return super().attend(q, k, v, scores, shard, comm)
 
@@ -62,12 +70,19 @@ class UlyssesPlan(FixedPlan):
 @dataclass(frozen=True, kw_only=True)
 class Ulysses(FixedAxis):
     """With ``every_attention`` it communicates in every attention, as a paper's baseline did;
-    ``padded``: heads that do not divide are padded, where otherwise ranks have unequal numbers."""
+    ``padded``: heads that do not divide are padded, where otherwise ranks have unequal numbers.
+    They go in so many ``chunks``, or fewer: one is under way while another is attended to."""
 
-    forms: ClassVar[tuple[str, ...]] = ("every-attention", "padded")
+    forms: ClassVar[tuple[str, ...]] = ("every-attention", "padded", "chunks=2")
     plan: ClassVar[type[UlyssesPlan]] = UlyssesPlan
     every_attention: bool = False
     padded: bool = False
+    chunks: str = "1"
+
+    def misfit(self, workload: Workload) -> str | None:
+        if self.padded and self.chunks != "1":
+            return "heads that are padded do not go in chunks; leave out padded, or chunks"
+        return chunks_misfit(self.chunks) or super().misfit(workload)
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
         # Only an attention along the sharded axis shares heads out, unless every one does.

@@ -88,6 +88,8 @@ class Step:
         self.gradient_comm = Collectives(transports.gradients, mesh)
         over = partial(summed_over, mesh=mesh, holds_whole=plan.group.holds_whole)
         self.gradients = self._gradient_sum(over, several_buckets) if self.train else None
+        if self.gradients is not None:
+            self.comm.deferred.on_gradient = self.gradients.ready
         updates = with_optimizer and workload.optimizer == "adamw"
         self.optimizer = adamw(self.model.parameters()) if updates else None
 
@@ -123,6 +125,7 @@ class Step:
     def give_up_silence(self) -> None:
         """After a silent step that failed: what silent steps hold is freed, and forgotten."""
         self.silent = silent_transports(self.rank, self.ranks)
+        self.comm.deferred.restart()
         if self.gradients is not None:
             self.gradients.restart()
         if self.device.type == "cuda":

@@ -64,13 +64,13 @@ def test_gradients_round_the_ring_the_wrong_way(monkeypatch: pytest.MonkeyPatch)
     right_shift, right_around = Collectives.start_shift, ring.around
 
     def around(mine: Tensor, keys: Shard, comm: Collectives) -> Iterator[tuple[int, Tensor]]:
-        def right(x: Tensor, length: int) -> Pending:
+        def right(x: Tensor, length: int) -> Pending[Tensor]:
             return right_shift(comm, x, length)
 
         rightly: Any = SimpleNamespace(rank=comm.rank, size=comm.size, start_shift=right)
         return right_around(mine, keys, rightly)
 
-    def backwards(self: Collectives, x: Tensor, length: int) -> Pending:
+    def backwards(self: Collectives, x: Tensor, length: int) -> Pending[Tensor]:
         transport: Any = self.transport
         transport._count("p2p", x.nbytes)
         later = (self.rank + 1) % self.size

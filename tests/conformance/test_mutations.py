@@ -14,13 +14,14 @@ from typing import Any
 import pytest
 import torch
 from helpers.complaints import DIFFERS
-from helpers.gate_on_threads import prove, why_wrong
+from helpers.gate_on_threads import arrived, prove, why_wrong
 from torch import Tensor
 
 from spbench.comm import collectives
-from spbench.comm.collectives import Collectives
+from spbench.comm.collectives import Collectives, Pending
 from spbench.comm.fake import SilentTransport
 from spbench.comm.packing import Cut
+from spbench.comm.transport import DONE
 from spbench.layers import heads, linear
 from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.linear import product
@@ -206,9 +207,9 @@ def test_rows_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch, strategy: str)
 
     make_whole, gather = collectives.make_whole, Collectives.start_all_gather
 
-    def wrong_switch(transport: Any, xs: Any, outermost: Shard, others: Any) -> list[Tensor]:
-        right_values = make_whole(transport, xs, outermost, others)
-        return [shuffled(x, outermost.sizes, outermost.dim) for x in right_values]
+    def wrong_switch(transport: Any, xs: Any, outermost: Shard, others: Any) -> Any:
+        right_values = arrived(make_whole(transport, xs, outermost, others))
+        return DONE, [shuffled(x, outermost.sizes, outermost.dim) for x in right_values]
 
     def wrong_gather(self: Collectives, x: Tensor, shard: Shard) -> Any:
         whole = gather(self, x, shard).wait()
@@ -307,7 +308,7 @@ def test_remainder_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_gradients_round_the_ring_the_wrong_way(monkeypatch: pytest.MonkeyPatch) -> None:
     """dK and dV delivered to the mirrored rank: right at N = 2, wrong from N = 3."""
 
-    def wrong(partial: Tensor, rows: Rows, comm: Collectives, scatter: bool) -> collectives.Pending:
+    def wrong(partial: Tensor, rows: Rows, comm: Collectives, scatter: bool) -> Any:
         comm.all_reduce_(partial).wait()
         mirrored = -comm.rank % comm.size
         mine = partial.narrow(2, rows.keys.offset(mirrored), rows.keys.sizes[comm.rank])
@@ -353,8 +354,8 @@ def test_swapped_split(monkeypatch: pytest.MonkeyPatch) -> None:
     right = collectives.make_cut
 
     def wrong(transport: Any, xs: Any, outermost: Shard, others: Any, *more: Any) -> Any:
-        right_values = right(transport, xs, outermost, others, *more)
-        return [x.flip(other.dim) for x, other in zip(right_values, others, strict=True)]
+        right_values = arrived(right(transport, xs, outermost, others, *more))
+        return DONE, [x.flip(other.dim) for x, other in zip(right_values, others, strict=True)]
 
     monkeypatch.setattr(collectives, "make_cut", wrong)
     assert caught("ulysses", 2, shape("axes-2d"))
@@ -404,9 +405,9 @@ def test_one_wrong_rank_is_not_diluted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fault on one of eight ranks is as large as if it were on all."""
     right = collectives.make_whole
 
-    def wrong(transport: Any, xs: Any, outermost: Shard, others: Any) -> list[Tensor]:
-        right_values = right(transport, xs, outermost, others)
-        return [x * 1.5 for x in right_values] if transport.rank == 7 else right_values
+    def wrong(transport: Any, xs: Any, outermost: Shard, others: Any) -> Any:
+        right_values = arrived(right(transport, xs, outermost, others))
+        return DONE, [x * 1.5 for x in right_values] if transport.rank == 7 else right_values
 
     monkeypatch.setattr(collectives, "make_whole", wrong)
     work = shape("axes-2d", axes="{time: 16, space: 16}", dtype="bfloat16", mode="forward")
@@ -507,14 +508,15 @@ def test_bias_gradient_of_one_rank_only(monkeypatch: pytest.MonkeyPatch) -> None
     """The pair tensor's gradient without what the other ranks' rows contribute."""
 
     def wrong(comm: Collectives, x: Tensor, shard: Shard) -> Tensor:
-        def own(grads: Sequence[Tensor]) -> list[Tensor]:
+        def gathered(xs: Sequence[Tensor]) -> Any:
+            return Pending(DONE, [comm.start_all_gather(part, shard).wait() for part in xs])
+
+        def own(grads: Sequence[Tensor]) -> Any:
             for grad in grads:
                 comm.start_reduce_scatter(grad, shard).wait()
-            return [comm.take(grad, shard) for grad in grads]
+            return Pending(DONE, [comm.take(grad, shard) for grad in grads])
 
-        (whole,) = comm._differentiable(
-            lambda xs: [comm.start_all_gather(part, shard).wait() for part in xs], own, [x]
-        )
+        (whole,) = comm._differentiable(gathered, own, [x])
         return whole
 
     monkeypatch.setattr(Collectives, "all_gather", wrong)

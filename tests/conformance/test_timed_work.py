@@ -21,6 +21,7 @@ from helpers.complaints import (
     NO_UPDATE,
     OF_FLIPPED,
 )
+from helpers.gate_on_threads import arrived
 from helpers.golden import Golden
 from helpers.run_on_threads import BRIEF, complaint, run_on_threads, verify_on_threads
 from torch import Tensor
@@ -29,6 +30,7 @@ from torch.optim import AdamW
 from spbench.comm import collectives
 from spbench.comm.gradient_buckets import GradientSum
 from spbench.comm.group import ShareOfGroup
+from spbench.comm.transport import DONE
 from spbench.layers import heads, linear
 from spbench.layers.attention import Scores
 from spbench.results.hand_over import Sample
@@ -237,11 +239,11 @@ def test_switches_that_are_not_sent_from_the_fourth_step_on_in_run(
     """What came earlier is taken once more: the bytes of each block tell."""
     right, kept = collectives.make_whole, dict[Any, list[Tensor]]()
 
-    def lazy(transport: Any, xs: Any, *more: Any) -> list[Tensor]:
+    def lazy(transport: Any, xs: Any, *more: Any) -> Any:
         key = now.call()
         if now.step < 4 or transport.size == 1:
-            kept[key] = right(transport, xs, *more)
-        return [x.clone() for x in kept[key]]
+            kept[key] = arrived(right(transport, xs, *more))
+        return DONE, [x.clone() for x in kept[key]]
 
     monkeypatch.setattr(collectives, "make_whole", lazy)
     golden(complaint(run_on_threads(shape(), "ulysses", 2)))
@@ -390,11 +392,11 @@ def test_silent_steps_without_their_collectives(monkeypatch: pytest.MonkeyPatch,
     """Neither packed nor counted: what is not sent is still to be handed over."""
     right, kept = collectives.make_whole, dict[Any, list[Tensor]]()
 
-    def lazy(transport: Any, xs: Any, *more: Any) -> list[Tensor]:
+    def lazy(transport: Any, xs: Any, *more: Any) -> Any:
         key = now.call()
         if not now.is_silent:
-            kept[key] = right(transport, xs, *more)
-        return [x.clone() for x in kept[key]]
+            kept[key] = arrived(right(transport, xs, *more))
+        return DONE, [x.clone() for x in kept[key]]
 
     monkeypatch.setattr(collectives, "make_whole", lazy)
     assert BYTES_OF_SILENT in silent_note(shape())
@@ -435,11 +437,11 @@ def test_a_share_that_does_less(monkeypatch: pytest.MonkeyPatch, now: Now) -> No
     def never(self: AdamW, *args: Any) -> Any:
         return None if now.step >= 5 else real(self, *args)
 
-    def lazy(transport: Any, xs: Any, *more: Any) -> list[Tensor]:
+    def lazy(transport: Any, xs: Any, *more: Any) -> Any:
         key = now.call()
         if now.step < 5 or transport.size == 1:
-            kept[key] = right(transport, xs, *more)
-        return [x.clone() for x in kept[key]]
+            kept[key] = arrived(right(transport, xs, *more))
+        return DONE, [x.clone() for x in kept[key]]
 
     with monkeypatch.context() as lazy_optimizer:
         lazy_optimizer.setattr(AdamW, "step", never)

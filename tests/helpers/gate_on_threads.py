@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import torch
+from torch import Tensor
 
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
-from spbench.comm.transport import Transports
+from spbench.comm.transport import Handle, Transports
 from spbench.strategies.base import Strategy
 from spbench.worker.gate import GateResult, run_gate
 from spbench.worker.observer import Observer
@@ -47,3 +48,10 @@ def _reference(workload: Workload, seed: int, sharpness: float) -> Reference:
             KEPT.clear()
         KEPT[key] = one_device(workload, CPU, seed=seed, sharpness=sharpness)
     return KEPT[key]
+
+
+def arrived(sent: tuple[Handle, list[Tensor]]) -> list[Tensor]:
+    """What a transfer that was started brings."""
+    handle, tensors = sent
+    handle.wait()
+    return tensors

@@ -18,7 +18,17 @@ import torch
 from torch import Tensor, nn
 
 from spbench.comm.nccl_gloo import MessageTransport
-from spbench.comm.packing import Cut, Cuts, Parts, copy_joined, incoming, outgoing, pack, unpacked
+from spbench.comm.packing import (
+    Cut,
+    Cuts,
+    Parts,
+    copy_joined,
+    incoming,
+    inner_dim,
+    outgoing,
+    pack,
+    unpacked,
+)
 from spbench.comm.transport import Handle, Several, Transport, Transports
 from spbench.model.transformer import Block
 from spbench.projection.dryrun.meta_ops import META, Known, Signature, load_compiler
@@ -77,8 +87,9 @@ class UnsentNccl(UnsentTransport):
     """Packs as NCCL's: each collective takes a flat buffer."""
 
     def _all_to_all(self, received: Cuts, sent: Cuts) -> Handle:
-        flat, unpack = unpacked(received, self.empty)
-        return self._start([flat, pack(sent)], [unpack])
+        along = inner_dim(received, sent)
+        flat, unpack = unpacked(received, self.empty, along)
+        return self._start([flat, pack(sent, along)], [unpack])
 
     def _all_gather(self, received: Cut, sent: Tensor) -> Handle:
         flat, unpack = unpacked([received], self.empty)
@@ -99,9 +110,10 @@ class UnsentGloo(MessageTransport, UnsentTransport):
     def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
         messages: list[Tensor] = []
         unpacks: list[Callable[[], object]] = []
+        apart = len(sent[self.rank]) == len(received[self.rank])
         for rank in {*range(self.size)} - {self.rank}:
-            messages += outgoing(sent[rank], run_dim)
-            arriving, unpack = incoming(received[rank], run_dim)
+            messages += outgoing(sent[rank], run_dim, apart)
+            arriving, unpack = incoming(received[rank], run_dim, apart)
             messages += arriving
             unpacks.append(unpack)
         copy_joined(received[self.rank], sent[self.rank], run_dim)
