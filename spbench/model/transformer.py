@@ -181,7 +181,8 @@ def let_switches_leave_in_chunks(plan: Plan, blocks: Sequence[Sequence[Residual]
     """Gives each switch to the sublayer before it, where a plan has it go in chunks and that
     sublayer takes each position by itself."""
     workload = plan.workload
-    if plan.chunks == 1 or workload.modulation == "per_token":  # conditions would have to be cut
+    # A condition of each position would have to be cut as the chunks are.
+    if plan.chunks == 1 or workload.modulation not in ("none", "per_sample"):
         return
     # A block that is recomputed would send once more what leaves at its end.
     stretches = blocks if workload.checkpointing == "full" else [[*chain.from_iterable(blocks)]]

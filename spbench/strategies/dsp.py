@@ -34,7 +34,7 @@ from torch import Tensor
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
 from spbench.strategies.base import Hops, Layout, Plan, Strategy
-from spbench.strategies.fixed_axis import AUTO, FixedPlan
+from spbench.strategies.fixed_axis import AUTO, FixedPlan, chunks_of
 from spbench.strategies.refusals import (
     across_misfit,
     chunks_misfit,
@@ -85,7 +85,7 @@ class DSPPlan(Plan):
 
     @property
     def chunks(self) -> int:
-        return int(self.strategy.chunks)
+        return chunks_of(self.strategy.chunks, self.workload.activation_bytes, self.ranks)
 
     def shard(self, axis: str) -> Shard:
         return self.cuts.shard(axis)

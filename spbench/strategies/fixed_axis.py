@@ -23,6 +23,18 @@ from spbench.workload.workload import Workload
 
 AUTO = "auto"
 """The value of an option that the strategy chooses by itself."""
+CHUNK_BYTES, MOST_CHUNKS = 2**20, 4
+"""What ``auto`` sends a rank at once, at least, and in how many chunks, at most."""
+
+
+def chunks_of(option: str, whole_bytes: int, ranks: int) -> int:
+    """In how many chunks an all-to-all of so many bytes, over all ranks, goes by an option.
+
+    ``auto``: of messages of a mebibyte, since shorter ones cost more than what they hide.
+    """
+    if option != AUTO:
+        return int(option)
+    return max(1, min(MOST_CHUNKS, whole_bytes // ranks**2 // CHUNK_BYTES))
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)

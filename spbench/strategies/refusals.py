@@ -101,9 +101,9 @@ def size_misfit(**sizes: str) -> str | None:
 
 def chunks_misfit(chunks: str) -> str | None:
     """Why an option with that value is no number of chunks; or None."""
-    if chunks.isdecimal() and int(chunks):
+    if chunks == "auto" or (chunks.isdecimal() and int(chunks)):
         return None
-    return f"chunks={chunks} is not a number of chunks; write chunks=2, or chunks=1 for none"
+    return f"chunks={chunks} is not a number of chunks; write chunks=2, or chunks=auto"
 
 
 def groups_why_not(ranks: int, **sizes: str) -> str | None:

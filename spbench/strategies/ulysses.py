@@ -14,6 +14,7 @@ goes to every rank that has queries of it: on more ranks than key heads as copie
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import cached_property
 from typing import ClassVar, final
 
 from torch import Tensor
@@ -21,7 +22,7 @@ from torch import Tensor
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
 from spbench.layers.heads import attend_by_heads, attend_in_chunks, head_chunks, traffic_by_heads
-from spbench.strategies.fixed_axis import FixedAxis, FixedPlan, padding_in_words
+from spbench.strategies.fixed_axis import FixedAxis, FixedPlan, chunks_of, padding_in_words
 from spbench.strategies.refusals import chunks_misfit, heads_why_not
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard
@@ -45,10 +46,13 @@ class UlyssesPlan(FixedPlan):
         padded = padding_in_words(self.workload, self.ranks, self.strategy.padded)
         return f"heads go in {self.head_chunks} chunks" if self.head_chunks > 1 else padded
 
-    @property
+    @cached_property
     def head_chunks(self) -> int:
         """Chunks of heads that go one after the other."""
-        return head_chunks(self.workload, self.ranks, int(self.strategy.chunks))
+        work = self.workload
+        qkv_bytes = (work.heads + 2 * work.key_heads) * work.head_bytes
+        most = chunks_of(self.strategy.chunks, qkv_bytes, self.ranks)
+        return head_chunks(work, self.ranks, most)
 
     def sublayer_traffic(self, sublayer: Sublayer, axis: str) -> Traffic:
         if isinstance(sublayer, Attention) and self.exchanges(axis in sublayer.axes):

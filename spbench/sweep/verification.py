@@ -34,8 +34,9 @@ SHARP_DTYPES = ("float64", "float32")
 """In 16 bits one device does not survive sharp scores either."""
 FAILED = "FAILED"
 SHARP_SHAPES = ("attention-only", "causal-only")
-FORM_SHAPES = ("axes-2d-uneven", "causal", "few-key-heads", "streams", "deep", "guided")
-"""Uneven axes and heads, a mask, few keys, text beside, an optimizer, guidance."""
+FORM_SHAPES = ("axes-2d", "axes-2d-uneven", "causal", "few-key-heads", "streams", "deep", "guided")
+"""Axes that divide, uneven axes and heads, a mask, few keys, text beside, an optimizer,
+guidance."""
 
 
 class RanksFailedError(Failure):

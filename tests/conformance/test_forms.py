@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 import pytest
 from click.testing import CliRunner
 from helpers.complaints import DIFFERS
-from helpers.run_on_threads import verify_on_threads
+from helpers.run_on_threads import run_on_threads, verify_on_threads
 from helpers.variants import variants
 
 from spbench.cli import verify_command
@@ -18,7 +18,7 @@ from spbench.strategies.registry import VENDORS, forms_of, load, places
 from spbench.strategies.ulysses import Ulysses
 from spbench.sweep.verification import FORM_SHAPES, checks_for
 from spbench.workload.case import GateCheck
-from spbench.workload.catalogue import find
+from spbench.workload.catalogue import find, with_settings
 from spbench.workload.config_names import names
 
 RUN_BY_PEOPLE = {
@@ -88,6 +88,26 @@ def test_every_form_runs_somewhere(text: str) -> None:
     strategy = load(text)
     shapes = [check.workload for check in checks_for([], SHAPES, forms=[text])]
     assert any(not (strategy.misfit(x) or strategy.why_not(x, 4)) for x in shapes)
+
+
+@pytest.mark.parametrize("strategy", ["dsp:chunks=3", "ulysses:chunks=3"])
+@pytest.mark.parametrize("modulation", ["none", "per_sample"])
+def test_chunks_are_sent_one_by_one(strategy: str, modulation: str) -> None:
+    """As many bytes in more transfers, in forward and in backward: it is proved where it happens.
+
+    Time is whole again behind the mlp, and before the next attention along it is cut: of DSP's
+    switches one follows an mlp. Ulysses' heads, 8 on 2 ranks, go four a rank.
+    """
+    settings = ["axes={time: 6, space: 12}", "heads=8", f"modulation={modulation}", "dtype=float64"]
+    work = with_settings(find("axes-2d", "verify"), settings)
+    whole, in_chunks = (
+        [sample.collectives for sample in run_on_threads(work, name, 2)]
+        for name in (strategy.partition(":")[0], strategy)
+    )
+    switches = "forward.all_to_all", "backward.all_to_all"
+    for before, now in zip(whole, in_chunks, strict=True):
+        assert before is not None and now is not None
+        assert all(now[name] > before[name] for name in switches)
 
 
 def test_a_wrong_fourth_block(monkeypatch: pytest.MonkeyPatch) -> None:
