@@ -23,7 +23,7 @@ whole and cuts others, or undoes it, with as few copies as can be:
     make_cut      sent from where it lies, outermost dim first; unpacked once along the inner dim
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, final
 
 import torch
@@ -32,7 +32,7 @@ from torch.autograd.function import once_differentiable
 
 from spbench.comm.compiler import never_compiled
 from spbench.comm.packing import Cut, in_words, joined, memory_order, resized, undone
-from spbench.comm.transport import DONE, Handle, Transport
+from spbench.comm.transport import DONE, Fill, Handle, Transport, behind, is_filled
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard
 
@@ -152,7 +152,54 @@ class Pending:
         return self._tensor
 
 
-Start = Callable[[Tensor, Shard], Pending]
+@final
+class Gathering:
+    """A whole tensor whose parts are under way from all ranks; ``wait`` returns it."""
+
+    def __init__(
+        self, handle: Handle, cut: Cut, mine: Tensor, rank: int, sources: Sequence[int] = ()
+    ) -> None:
+        """
+        Parameters
+        ----------
+        handle
+            Of the transfer.
+        cut
+            The whole, with the dim that is gathered first.
+        mine
+            This rank's part, with that dim first.
+        rank
+            This rank.
+        sources
+            Ranks whose parts come by themselves, in this order; none: all come at once.
+        """
+        self._handle, self._cut, self._sources = handle, cut, sources
+        self._own, self._mine = cut.rows(rank), mine
+
+    @never_compiled
+    def wait(self) -> Tensor:
+        self._handle.wait()
+        return self._cut.tensor.movedim(0, self._cut.shard.dim)
+
+    def arriving(self) -> Iterator[tuple[slice, Tensor]]:
+        """Yields rows of the whole and what they are, the gathered dim first: this rank's own at
+        once, then all others as they come. Each row comes once."""
+        yield self._own, self._mine
+        for source in self._sources:
+            self._wait_for(source)
+            yield self._cut.rows(source), self._cut.part(source)
+        if not self._sources:
+            whole = self.wait().movedim(self._cut.shard.dim, 0)
+            for rows in (slice(0, self._own.start), slice(self._own.stop, len(whole))):
+                if rows.start < rows.stop:
+                    yield rows, whole[rows]
+
+    @never_compiled
+    def _wait_for(self, source: int) -> None:
+        self._handle.wait_for(source)
+
+
+Start = Callable[[Tensor, Shard], Pending | Gathering]
 
 
 @final
@@ -291,23 +338,44 @@ class Collectives:
         return Pending(self.transport.shift(coming, x), coming)
 
     @never_compiled
-    def start_all_gather(self, x: Tensor, shard: Shard) -> Pending:
-        """An all-gather to be waited for later. No backward."""
-        if self.size == 1:
-            return Pending(DONE, x)
+    def start_all_gather(self, x: Tensor, shard: Shard) -> Gathering:
+        """An all-gather to be waited for later, as a whole or part by part. No backward."""
         mine = x.movedim(shard.dim, 0)
-        whole = self.transport.empty(x, resized(mine.shape, 0, shard.length))
-        handle = self.transport.all_gather(Cut(whole, 0, shard), mine)
-        return Pending(handle, whole.movedim(0, shard.dim))
+        if self.size == 1:
+            return Gathering(DONE, Cut(mine, 0, shard), mine, self.rank)
+        mine = mine.contiguous()
+        cut = Cut(self.transport.empty(x, resized(mine.shape, 0, shard.length)), 0, shard)
+        handle = self.transport.all_gather(cut, mine)
+        sources = behind(self.rank, self.size) if self.transport.in_parts(x) else ()
+        return Gathering(handle, cut, mine, self.rank, sources)
 
     @never_compiled
-    def start_reduce_scatter(self, x: Tensor, shard: Shard) -> Pending:
-        """A reduce-scatter to be waited for later. No backward."""
-        if self.size == 1:
-            return Pending(DONE, x)
+    def start_reduce_scatter(self, x: Tensor, shard: Shard, fill: Fill = is_filled) -> Pending:
+        """A reduce-scatter to be waited for later. No backward.
+
+        Parameters
+        ----------
+        x
+            The whole, this rank's share of the sum.
+        shard
+            How the sum is shared out.
+        fill
+            Sets rows of ``x`` along ``shard.dim``, for a tensor that is not there yet. It is called
+            for the part of each rank as that is about to be sent, and for this rank's own at last:
+            what is computed last hides the transfers. Where parts leave together, as on NCCL, it is
+            called once, for all rows.
+
+        Returns
+        -------
+        Pending
+            This rank's part of the sum. Until then ``x`` belongs to the transfer.
+        """
         whole = x.movedim(shard.dim, 0)
+        if self.size == 1:
+            fill(slice(0, len(whole)))
+            return Pending(DONE, x)
         mine = self.transport.empty(x, resized(whole.shape, 0, shard.sizes[self.rank]))
-        handle = self.transport.reduce_scatter(mine, Cut(whole, 0, shard))
+        handle = self.transport.reduce_scatter(mine, Cut(whole, 0, shard), fill)
         return Pending(handle, mine.movedim(0, shard.dim))
 
 

@@ -42,6 +42,15 @@ class Cut:
         """The part of ``rank``, a view."""
         return self.tensor.narrow(self.dim, self.shard.offset(rank), self.shard.sizes[rank])
 
+    def rows(self, rank: int) -> slice:
+        """Where along ``dim`` the part of ``rank`` is."""
+        first = self.shard.offset(rank)
+        return slice(first, first + self.shard.sizes[rank])
+
+    @property
+    def all_rows(self) -> slice:
+        return slice(0, self.tensor.shape[self.dim])
+
     def numel(self, rank: int) -> int:
         """Elements of the part of ``rank``."""
         # Rows of all ranks are alike: 12 numbers of 3 rows are 4 a row. An axis may be empty.

@@ -8,7 +8,9 @@ axis. Every projection in gathers it, every projection out scatters the sum of i
     (B, T, S, Z/N, D)  x row-cut  ->  partial (B, T, S, H)  --reduce-scatter-->  (B, T/N, S, H)
 
 Each collective sends f M: 2 forward, 3 backward, where the saved shard is gathered once more
-(not with ``keep_input``), behind the input-gradient product; the scatter hides behind the other.
+(not with ``keep_input``). Products go by the ranks whose rows they are: the one with a rank's own
+rows hides the transfers, in a gather as the first, in a scatter as the last, where each part leaves
+as soon as it is there; and each part that has come hides those that have not.
 
 In groups of ``tp`` neighbours all this is the group's, of its part of the sequence, and another
 strategy attends across groups: ranks with the same heads, as if there were no others.
@@ -25,12 +27,13 @@ from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
-from spbench.comm.collectives import Collectives
+from spbench.comm.collectives import Collectives, Gathering, Pending
 from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.heads import bias_of_groups, bias_traffic_by_groups, traffic_across, with_heads
-from spbench.layers.linear import ColumnCut, LinearSpec, RowCut, cut_norm_sums, sum_of_rows
-from spbench.layers.memory_order import in_memory_order
+from spbench.layers.linear import ColumnCut, LinearSpec, RowCut, cut_norm_sums
+from spbench.layers.memory_order import put_outermost
 from spbench.strategies import refusals
 from spbench.strategies.fixed_axis import AUTO, FixedAxis, FixedPlan
 from spbench.strategies.registry import EXCHANGES, exchange
@@ -94,8 +97,7 @@ class CutPlan(FixedPlan):
 
     @final
     def linear_out(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
-        summed = partial(self._scattered, comm=comm)
-        return RowCut(spec, comm, partial(sum_of_rows, summed=summed))
+        return RowCut(spec, comm, partial(self._sum_of_rows, comm=comm))
 
     def _times(
         self, x: Tensor, matrix: Tensor, bias: Tensor, shard: Shard, comm: Collectives
@@ -103,9 +105,12 @@ class CutPlan(FixedPlan):
         group, held = self.neighbours(comm, shard)
         return _GatherProduct.apply(x, matrix, bias, group, held, self.strategy.keep_input)
 
-    def _scattered(self, parts: Tensor, shard: Shard, comm: Collectives) -> Tensor:
+    def _sum_of_rows(
+        self, x: Tensor, weight: Tensor, bias: Tensor, shard: Shard, comm: Collectives
+    ) -> Tensor:
         group, held = self.neighbours(comm, shard)
-        return group.reduce_scatter(parts, held)
+        x, matrix = put_outermost(x.flatten(bias.ndim - weight.ndim), shard.dim), weight.flatten(1)
+        return _ProductScatter.apply(*_Saved.apply(x, matrix), bias, group, held)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
@@ -262,23 +267,93 @@ class MegatronSP(FixedAxis):
 
 
 class _GatherProduct(torch.autograd.Function):
+    """A gather under the product in; backward, its sum's scatter under both products."""
+
     @staticmethod
     def forward(ctx: Any, x: Tensor, matrix: Tensor, bias: Tensor, *how: Any) -> Tensor:
         ctx.comm, ctx.shard, ctx.keep_input = comm, shard, keep_input = how
-        gathered = comm.start_all_gather(x, shard).wait()
-        ctx.save_for_backward(gathered if keep_input else x, matrix)
-        return in_memory_order(lambda x: nn.functional.linear(x, matrix, bias), gathered)
+        gather = comm.start_all_gather(x, shard)
+        out = _product(gather, shard, matrix.t(), bias)
+        ctx.save_for_backward(gather.wait() if keep_input else x, matrix)
+        return out.movedim(0, shard.dim)
 
     @staticmethod
-    @torch.autograd.function.once_differentiable
+    @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         saved, matrix = ctx.saved_tensors
         gather = None if ctx.keep_input else ctx.comm.start_all_gather(saved, ctx.shard)
         grad = grad.movedim(ctx.shard.dim, 0).contiguous()  # as gather and scatter have it
-        parts = (grad @ matrix).movedim(0, ctx.shard.dim)
+        scatter = _start_sum(grad, matrix, ctx.shard, ctx.comm)
         x = saved if gather is None else gather.wait()
-        scatter = ctx.comm.start_reduce_scatter(parts, ctx.shard)
         # (S, B, ..., H) as rows: dW = grad^T x over all positions.
         inputs = x.movedim(ctx.shard.dim, 0)
         rows, inputs = grad.flatten(0, -2), inputs.flatten(0, -2)
         return scatter.wait(), rows.t() @ inputs, rows.sum(0), None, None, None
+
+
+class _Saved(torch.autograd.Function):
+    """What backward of the product out needs, saved before its transfer: so recomputation, which
+    stops as soon as all is saved, does not send it again."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
+        ctx.save_for_backward(x, matrix)
+        return x.view_as(x), matrix.view_as(matrix)
+
+    @staticmethod
+    @once_differentiable
+    def backward(_ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
+        return grads
+
+
+class _ProductScatter(torch.autograd.Function):
+    """The product out above its scatter; backward, a gather under the product with the weight."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, matrix: Tensor, bias: Tensor, *how: Any) -> Tensor:
+        ctx.comm, ctx.shard = comm, shard = how
+        ctx.saved = x.grad_fn  # of ``_Saved``, which has them for backward
+        total = _start_sum(x.movedim(shard.dim, 0), matrix.t(), shard, comm).wait()
+        return total.add_(bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        x, matrix = ctx.saved.saved_tensors
+        gather = ctx.comm.start_all_gather(grad, ctx.shard)
+        d_x = _product(gather, ctx.shard, matrix)
+        rows, inputs = (
+            whole.movedim(ctx.shard.dim, 0).flatten(0, -2) for whole in (gather.wait(), x)
+        )
+        of_bias = grad.movedim(ctx.shard.dim, 0).flatten(0, -2).sum(0)
+        return d_x.movedim(0, ctx.shard.dim), rows.t() @ inputs, of_bias, None, None
+
+
+def _product(gather: Gathering, shard: Shard, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
+    """(S, ..., n): what is gathered, (s, ..., k) from each rank, times (k, n), as parts come."""
+    out: Tensor | None = None
+    for rows, part in gather.arriving():
+        if out is None:
+            out = part.new_empty(shard.length, *part.shape[1:-1], matrix.shape[1])
+        _multiply(part, matrix, out[rows], bias)
+    assert out is not None, "a rank's own part comes first"
+    return out
+
+
+def _start_sum(x: Tensor, matrix: Tensor, shard: Shard, comm: Collectives) -> Pending:
+    """Starts to sum the ranks' x (S, ..., k) times (k, n): each rank's rows leave once computed."""
+    partial_sums = x.new_empty(*x.shape[:-1], matrix.shape[1])
+
+    def fill(rows: slice) -> None:
+        _multiply(x[rows], matrix, partial_sums[rows])
+
+    return comm.start_reduce_scatter(partial_sums.movedim(0, shard.dim), shard, fill)
+
+
+def _multiply(x: Tensor, matrix: Tensor, into: Tensor, bias: Tensor | None = None) -> None:
+    """x (..., k) times (k, n), without gaps in memory, as its rows."""
+    rows, out = x.flatten(0, -2), into.flatten(0, -2)
+    if bias is None:
+        torch.mm(rows, matrix, out=out)
+    else:
+        torch.addmm(bias, rows, matrix, out=out)

@@ -23,8 +23,6 @@ from spbench.comm.fake import SilentTransport
 from spbench.comm.packing import Cut
 from spbench.layers import heads, linear
 from spbench.layers.attention import Scores, attend_whole
-from spbench.layers.linear import product
-from spbench.layers.memory_order import put_outermost
 from spbench.layers.rsa_rows import Band, Rows
 from spbench.model import streams, sublayers
 from spbench.strategies import megatron_tp, rsa, ulysses
@@ -211,8 +209,9 @@ def test_rows_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch, strategy: str)
         return [shuffled(x, outermost.sizes, outermost.dim) for x in right_values]
 
     def wrong_gather(self: Collectives, x: Tensor, shard: Shard) -> Any:
-        whole = gather(self, x, shard).wait()
-        return collectives.Pending(_Nothing(), shuffled(whole, shard.sizes, shard.dim))
+        whole = shuffled(gather(self, x, shard).wait(), shard.sizes, shard.dim)
+        cut = Cut(whole.movedim(shard.dim, 0), 0, shard)
+        return collectives.Gathering(_Nothing(), cut, cut.part(self.rank), self.rank)
 
     monkeypatch.setattr(collectives, "make_whole", wrong_switch)
     monkeypatch.setattr(Collectives, "start_all_gather", wrong_gather)
@@ -232,10 +231,10 @@ def test_attention_over_too_many_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bias_added_before_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bias of a row-cut projection summed N times."""
 
+    right = linear.RowCut.forward
+
     def wrong(self: Any, x: Tensor, shard: Shard) -> Tensor:
-        inner, summed = self.weight.ndim - self.bias.ndim, self.times.keywords["summed"]
-        x = put_outermost(x, shard.dim)
-        return summed(product(x, self.weight, self.bias, inner), shard)
+        return right(self, x, shard) + self.bias  # that of the other of two ranks
 
     for strategy in ("megatron-sp", "megatron-tp"):
         assert not caught(strategy, 1, shape())
@@ -369,6 +368,9 @@ def test_gradient_sum_forgotten(monkeypatch: pytest.MonkeyPatch, strategy: str) 
 
 class _Nothing:
     def wait(self) -> None:
+        return None
+
+    def wait_for(self, rank: int) -> None:
         return None
 
 

@@ -17,9 +17,9 @@ from typing import Any, Self, final
 import torch
 from torch import Tensor, nn
 
-from spbench.comm.nccl_gloo import MessageTransport
+from spbench.comm.nccl_gloo import MessageTransport, is_ready
 from spbench.comm.packing import Cut, Cuts, Parts, copy_joined, incoming, outgoing, pack, unpacked
-from spbench.comm.transport import Handle, Several, Transport, Transports
+from spbench.comm.transport import Fill, Handle, Several, Transport, Transports
 from spbench.model.transformer import Block
 from spbench.projection.dryrun.meta_ops import META, Known, Signature, load_compiler
 from spbench.projection.dryrun.recorder import Recorder
@@ -84,7 +84,8 @@ class UnsentNccl(UnsentTransport):
         flat, unpack = unpacked([received], self.empty)
         return self._start([flat, sent.contiguous()], [unpack])
 
-    def _reduce_scatter(self, received: Tensor, sent: Cut) -> Handle:
+    def _reduce_scatter(self, received: Tensor, sent: Cut, fill: Fill) -> Handle:
+        fill(sent.all_rows)
         flat = pack([sent])
         if sent.shard.is_even:
             return self._start([received, flat])
@@ -96,16 +97,27 @@ class UnsentNccl(UnsentTransport):
 class UnsentGloo(MessageTransport, UnsentTransport):
     """Packs as gloo's: messages from rank to rank."""
 
-    def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
+    def _exchange(
+        self,
+        received: Sequence[Parts],
+        sent: Sequence[Parts],
+        run_dim: int,
+        ready: Callable[[int], object] = is_ready,
+    ) -> Handle:
         messages: list[Tensor] = []
         unpacks: list[Callable[[], object]] = []
         for rank in {*range(self.size)} - {self.rank}:
+            ready(rank)
             messages += outgoing(sent[rank], run_dim)
             arriving, unpack = incoming(received[rank], run_dim)
             messages += arriving
             unpacks.append(unpack)
+        # One message stands for those to all ranks: it leaves when the last part is there, hides
+        # behind this rank's own, and has arrived when the first part is waited for.
+        handle = self._start(messages, unpacks)
+        ready(self.rank)
         copy_joined(received[self.rank], sent[self.rank], run_dim)
-        return self._start(messages, unpacks)
+        return handle
 
 
 def prepared(plan: Plan, rank: int, recorder: Recorder) -> tuple[Step, Any]:
