@@ -181,9 +181,15 @@ class Gathering:
         self._handle.wait()
         return self._cut.tensor.movedim(0, self._cut.shard.dim)
 
-    def arriving(self) -> Iterator[tuple[slice, Tensor]]:
+    def arriving(self, least: int = 0) -> Iterator[tuple[slice, Tensor]]:
         """Yields rows of the whole and what they are, the gathered dim first: this rank's own at
-        once, then all others as they come. Each row comes once."""
+        once, then all others as they come. Each row comes once.
+
+        ``least``: where ranks have fewer vectors than these, all come at once, when all are there.
+        """
+        if not _are_worth_it(self._cut.tensor, self._cut.shard, least):
+            yield self._cut.all_rows, self.wait().movedim(self._cut.shard.dim, 0)
+            return
         yield self._own, self._mine
         for source in self._sources:
             self._wait_for(source)
@@ -350,7 +356,9 @@ class Collectives:
         return Gathering(handle, cut, mine, self.rank, sources)
 
     @never_compiled
-    def start_reduce_scatter(self, x: Tensor, shard: Shard, fill: Fill = is_filled) -> Pending:
+    def start_reduce_scatter(
+        self, x: Tensor, shard: Shard, fill: Fill = is_filled, least: int = 0
+    ) -> Pending:
         """A reduce-scatter to be waited for later. No backward.
 
         Parameters
@@ -364,6 +372,8 @@ class Collectives:
             for the part of each rank as that is about to be sent, and for this rank's own at last:
             what is computed last hides the transfers. Where parts leave together, as on NCCL, it is
             called once, for all rows.
+        least
+            So it is where ranks have fewer vectors than these.
 
         Returns
         -------
@@ -374,9 +384,17 @@ class Collectives:
         if self.size == 1:
             fill(slice(0, len(whole)))
             return Pending(DONE, x)
+        if not _are_worth_it(whole, shard, least):
+            fill(slice(0, len(whole)))
+            fill = is_filled
         mine = self.transport.empty(x, resized(whole.shape, 0, shard.sizes[self.rank]))
         handle = self.transport.reduce_scatter(mine, Cut(whole, 0, shard), fill)
         return Pending(handle, mine.movedim(0, shard.dim))
+
+
+def _are_worth_it(whole: Tensor, shard: Shard, least: int) -> bool:
+    """Whether the ranks' parts of the vectors of ``whole`` (S, ..., n) are ``least`` each."""
+    return whole.shape[:-1].numel() >= least * len(shard.sizes)
 
 
 class _Differentiable(torch.autograd.Function):
