@@ -322,17 +322,16 @@ def patch_ring(
     monkeypatch: pytest.MonkeyPatch, change: Callable[[int, Tensor], Tensor | float]
 ) -> None:
     """``change`` gives what is found in place of the block that arrives at a step."""
-    right = Collectives.ring
+    right = collectives.RingBlocks.advance
 
-    def wrong(self: Collectives, x: Tensor, shard: Shard) -> Tensor:
-        whole = right(self, x, shard).clone()
-        for step in range(self.size):
-            owner = (self.rank - step) % self.size
-            block = whole.narrow(shard.dim, shard.offset(owner), shard.sizes[owner])
-            block[...] = change(step, block)
-        return whole
+    def wrong(self: collectives.RingBlocks) -> int | None:
+        owner = right(self)
+        if owner is not None:  # it has been sent on already, as it was
+            step = (self._transport.rank - owner) % self._transport.size
+            self.blocks[owner].copy_(self.blocks[owner] * 0 + change(step, self.blocks[owner]))
+        return owner
 
-    monkeypatch.setattr(Collectives, "ring", wrong)
+    monkeypatch.setattr(collectives.RingBlocks, "advance", wrong)
 
 
 def test_skipped_ring_step(monkeypatch: pytest.MonkeyPatch) -> None:
