@@ -176,10 +176,15 @@ class Gathering:
         self._handle, self._cut, self._sources = handle, cut, sources
         self._own, self._mine = cut.rows(rank), mine
 
+    @property
+    def whole(self) -> Tensor:
+        """With the parts that have come."""
+        return self._cut.tensor.movedim(0, self._cut.shard.dim)
+
     @never_compiled
     def wait(self) -> Tensor:
         self._handle.wait()
-        return self._cut.tensor.movedim(0, self._cut.shard.dim)
+        return self.whole
 
     def arriving(self, least: int = 0) -> Iterator[tuple[slice, Tensor]]:
         """Yields rows of the whole and what they are, the gathered dim first: this rank's own at
@@ -327,15 +332,12 @@ class Collectives:
 
         Each is received where it belongs, and sent on. ``shard.dim`` is the outermost in memory.
         """
-        mine = x.movedim(shard.dim, 0)
-        whole = self.transport.empty(x, resized(mine.shape, 0, shard.length))
-        blocks = whole.split(list(shard.sizes))
-        blocks[self.rank].copy_(mine)
-        # In each of N - 1 steps the block that came last goes on: first one's own, then that of
-        # the rank before, and so on; the next one belongs to the rank before that.
-        for owner in range(self.rank, self.rank - self.size + 1, -1):
-            self.transport.shift(blocks[(owner - 1) % self.size], blocks[owner % self.size]).wait()
-        return whole.movedim(0, shard.dim)
+        return self.start_ring(x, shard).wait()
+
+    @never_compiled
+    def start_ring(self, x: Tensor, shard: Shard) -> "RingBlocks":
+        """A ring whose blocks are to be waited for later, each by itself. No backward."""
+        return RingBlocks(self.transport, x, shard)
 
     @never_compiled
     def start_shift(self, x: Tensor, length: int) -> Pending:
@@ -344,13 +346,16 @@ class Collectives:
         return Pending(self.transport.shift(coming, x), coming)
 
     @never_compiled
-    def start_all_gather(self, x: Tensor, shard: Shard) -> Gathering:
-        """An all-gather to be waited for later, as a whole or part by part. No backward."""
+    def start_all_gather(self, x: Tensor, shard: Shard, *, lets_go: bool = False) -> Gathering:
+        """An all-gather to be waited for later, as a whole or part by part. No backward.
+
+        ``lets_go``: whether ``x`` is sent from its place in the whole, and is free at once.
+        """
         mine = x.movedim(shard.dim, 0)
         if self.size == 1:
             return Gathering(DONE, Cut(mine, 0, shard), mine, self.rank)
-        mine = mine.contiguous()
         cut = Cut(self.transport.empty(x, resized(mine.shape, 0, shard.length)), 0, shard)
+        mine = cut.part(self.rank).copy_(mine) if lets_go else mine.contiguous()
         handle = self.transport.all_gather(cut, mine)
         sources = behind(self.rank, self.size) if self.transport.in_parts(x) else ()
         return Gathering(handle, cut, mine, self.rank, sources)
@@ -395,6 +400,58 @@ class Collectives:
 def _are_worth_it(whole: Tensor, shard: Shard, least: int) -> bool:
     """Whether the ranks' parts of the vectors of ``whole`` (S, ..., n) are ``least`` each."""
     return whole.shape[:-1].numel() >= least * len(shard.sizes)
+
+
+@final
+class RingBlocks:
+    """A whole tensor whose blocks come round a ring, each while the one before is at hand."""
+
+    def __init__(self, transport: Transport, x: Tensor, shard: Shard) -> None:
+        self._transport, self._dim = transport, shard.dim
+        mine = x.movedim(shard.dim, 0)
+        self._whole = transport.empty(x, resized(mine.shape, 0, shard.length))
+        self.blocks = self._whole.split(list(shard.sizes))
+        """By owner; those that have not come are unset."""
+        self.blocks[transport.rank].copy_(mine)
+        self._send_on(transport.rank)
+
+    @property
+    def whole(self) -> Tensor:
+        """With the blocks that have come."""
+        return self._whole.movedim(0, self._dim)
+
+    def arriving(self) -> Iterator[int]:
+        """Yields the rank whose block is there, this one's first, while the next is under way."""
+        owner: int | None = self._transport.rank
+        while owner is not None:
+            yield owner
+            owner = self.advance()
+
+    @never_compiled
+    def advance(self) -> int | None:
+        """Waits for the next block and sends it on; its owner, or None: all have come."""
+        if self._coming is None:
+            return None
+        self._coming.wait()
+        owner = self._owner
+        self._send_on(owner)
+        return owner
+
+    def wait(self) -> Tensor:
+        """The whole, once all blocks have come."""
+        while self.advance() is not None:
+            pass
+        return self.whole
+
+    def _send_on(self, owner: int) -> None:
+        # The block that came last goes on: first one's own, then that of the rank before, and so
+        # on; the next one belongs to the rank before that. One's own does not come back.
+        self._owner = (owner - 1) % self._transport.size
+        self._coming = (
+            None
+            if self._owner == self._transport.rank
+            else self._transport.shift(self.blocks[self._owner], self.blocks[owner])
+        )
 
 
 class _Differentiable(torch.autograd.Function):

@@ -24,6 +24,7 @@ from spbench.comm.packing import (
     by_rank,
     copy_joined,
     incoming,
+    is_same_place,
     outgoing,
     pack,
     splits,
@@ -114,6 +115,8 @@ class NcclTransport(ProcessGroupTransport):
         else:
             # NCCL gathers parts of one length alone: of others each rank sends its own to all.
             parts = list(flat.split(sizes))
+            if is_same_place(sent, parts[self.rank]):
+                sent = sent.clone()  # messages to oneself have two ends
             work = dist.all_to_all(parts, [sent] * self.size, group=self.group, async_op=True)
         return Several([work], [unpack])
 

@@ -117,12 +117,21 @@ def copy_joined(targets: Parts, sources: Parts, dim: int) -> None:
     targets, sources = every[: len(targets)], every[len(targets) :]
     if len(targets) == len(sources):
         for target, source in zip(targets, sources, strict=True):
-            target.copy_(source)
+            if not is_same_place(target, source):  # a part that is sent from where it arrives
+                target.copy_(source)
     elif len(targets) == 1:
         torch.cat(list(sources), dim, out=targets[0])
     else:
         widths = [target.shape[dim] for target in targets]
         copy_joined(targets, joined(sources, dim).split(widths, dim), dim)
+
+
+def is_same_place(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one shape begin at the same number of the same memory."""
+    if one.storage_offset() != other.storage_offset():
+        return False
+    # Not by address: tensors without data have none.
+    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
 
 
 def in_words(parts: Parts) -> Parts:

@@ -114,7 +114,11 @@ class CutPlan(FixedPlan):
     ) -> Tensor:
         group, held = self.neighbours(comm, shard)
         x, matrix = put_outermost(x.flatten(bias.ndim - weight.ndim), shard.dim), weight.flatten(1)
-        return _ProductScatter.apply(*_Saved.apply(x, matrix), bias, group, held)
+        # Where backward of the one hands what is under way to backward of the other.
+        gathers: list[Gathering] = []
+        partial_sums = _PartialSums.apply(x, matrix, gathers, held)
+        factors = x.detach(), matrix.detach()
+        return _ProductScatter.apply(partial_sums, bias, factors, gathers, held, group)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
@@ -295,42 +299,42 @@ class _GatherProduct(torch.autograd.Function):
         return scatter.wait(), rows.t() @ inputs, rows.sum(0), None, None, None
 
 
-class _Saved(torch.autograd.Function):
-    """What backward of the product out needs, saved before its transfer: so recomputation, which
-    stops as soon as all is saved, does not send it again."""
+class _PartialSums(torch.autograd.Function):
+    """Stands for the product out above its scatter. What backward needs is saved before that: so
+    recomputation, which stops as soon as all is saved, does not send it again."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, matrix: Tensor) -> tuple[Tensor, Tensor]:
+    def forward(ctx: Any, x: Tensor, matrix: Tensor, *how: Any) -> Tensor:
+        ctx.gathers, ctx.shard = how
         ctx.save_for_backward(x, matrix)
-        return x.view_as(x), matrix.view_as(matrix)
+        return x.new_empty(1).expand(*x.shape[:-1], len(matrix))
 
     @staticmethod
     @once_differentiable
-    def backward(_ctx: Any, *grads: Tensor) -> tuple[Tensor, ...]:
-        return grads
+    def backward(ctx: Any, _: Tensor) -> tuple[Any, ...]:
+        (x, matrix), gather, dim = ctx.saved_tensors, ctx.gathers.pop(), ctx.shard.dim
+        d_x = _product(gather, ctx.shard, matrix).movedim(0, dim)
+        rows, inputs = (whole.movedim(dim, 0).flatten(0, -2) for whole in (gather.wait(), x))
+        return d_x, rows.t() @ inputs, None, None
 
 
 class _ProductScatter(torch.autograd.Function):
-    """The product out above its scatter; backward, a gather under the product with the weight."""
+    """The product out, whose scatter is under way meanwhile; backward starts the gather."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, matrix: Tensor, bias: Tensor, *how: Any) -> Tensor:
-        ctx.comm, ctx.shard = comm, shard = how
-        ctx.saved = x.grad_fn  # of ``_Saved``, which has them for backward
-        total = _start_sum(x.movedim(shard.dim, 0), matrix.t(), shard, comm).wait()
-        return total.add_(bias)
+    def forward(ctx: Any, _: Tensor, bias: Tensor, factors: Sequence[Tensor], *how: Any) -> Tensor:
+        ctx.gathers, ctx.shard, ctx.comm = how
+        (x, matrix), shard, comm = factors, ctx.shard, ctx.comm
+        return _start_sum(x.movedim(shard.dim, 0), matrix.t(), shard, comm).wait().add_(bias)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        x, matrix = ctx.saved.saved_tensors
-        gather = ctx.comm.start_all_gather(grad, ctx.shard)
-        d_x = _product(gather, ctx.shard, matrix)
-        rows, inputs = (
-            whole.movedim(ctx.shard.dim, 0).flatten(0, -2) for whole in (gather.wait(), x)
-        )
+        gather = ctx.comm.start_all_gather(grad, ctx.shard, lets_go=True)
+        ctx.gathers.append(gather)
         of_bias = grad.movedim(ctx.shard.dim, 0).flatten(0, -2).sum(0)
-        return d_x.movedim(0, ctx.shard.dim), rows.t() @ inputs, of_bias, None, None
+        # Parts of the whole are still under way: ``_PartialSums`` waits for each.
+        return gather.whole, of_bias, None, None, None, None
 
 
 def _product(gather: Gathering, shard: Shard, matrix: Tensor, bias: Tensor | None = None) -> Tensor:
