@@ -199,8 +199,9 @@ class Gathering:
         for source in self._sources:
             self._wait_for(source)
             yield self._cut.rows(source), self._cut.part(source)
+        # What has left is waited for too: until then this rank's part belongs to the transfer.
+        whole = self.wait().movedim(self._cut.shard.dim, 0)
         if not self._sources:
-            whole = self.wait().movedim(self._cut.shard.dim, 0)
             for rows in (slice(0, self._own.start), slice(self._own.stop, len(whole))):
                 if rows.start < rows.stop:
                     yield rows, whole[rows]
