@@ -121,7 +121,7 @@ class NcclTransport(ProcessGroupTransport):
         return Several([work], [unpack])
 
     def _reduce_scatter(self, received: Tensor, sent: Cut, fill: Fill) -> Handle:
-        """Of all parts at once: they leave together, and one product is faster than several."""
+        """Asks for all parts at once: they leave together, and one product is faster than many."""
         fill(sent.all_rows)
         flat = pack([sent])
         if (sizes := splits([sent])) is None:

@@ -8,9 +8,9 @@ axis. Every projection in gathers it, every projection out scatters the sum of i
     (B, T, S, Z/N, D)  x row-cut  ->  partial (B, T, S, H)  --reduce-scatter-->  (B, T/N, S, H)
 
 Each collective sends f M: 2 forward, 3 backward, where the saved shard is gathered once more
-(not with ``keep_input``). Products go by the ranks whose rows they are: the one with a rank's own
-rows hides the transfers, in a gather as the first, in a scatter as the last, where each part leaves
-as soon as it is there; and each part that has come hides those that have not.
+(not with ``keep_input``). Where a rank has many rows, products go by the ranks whose rows they are.
+That of a rank's own hides the transfers: of a gather as the first, before those of parts that come;
+of a scatter as the last, behind those whose parts leave as soon as they are there.
 
 In groups of ``tp`` neighbours all this is the group's, of its part of the sequence, and another
 strategy attends across groups: ranks with the same heads, as if there were no others.

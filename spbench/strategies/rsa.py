@@ -10,6 +10,9 @@ Backward rings V (for the gradient of the scores) and K (for that of q), and sum
 part of the whole dK and dV: as published by two all-reduces, 6 f K in all (section 3.2), or
 with ``reduce_scatter`` 4 f K. The row costs B Z S^2 / N elements. Under a causal mask shards
 are zigzag, and what is masked is not computed (``layers/rsa_rows.py``).
+
+A block is under way while the scores of the one at hand are computed; V's come under the softmax.
+In backward each comes under a part of the sum, of dV or dK, that does not need it.
 """
 
 from __future__ import annotations

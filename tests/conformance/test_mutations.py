@@ -208,7 +208,7 @@ def test_rows_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch, strategy: str)
         right_values = make_whole(transport, xs, outermost, others)
         return [shuffled(x, outermost.sizes, outermost.dim) for x in right_values]
 
-    def wrong_gather(self: Collectives, x: Tensor, shard: Shard) -> Any:
+    def wrong_gather(self: Collectives, x: Tensor, shard: Shard, **_: Any) -> Any:
         whole = shuffled(gather(self, x, shard).wait(), shard.sizes, shard.dim)
         cut = Cut(whole.movedim(shard.dim, 0), 0, shard)
         return collectives.Gathering(_Nothing(), cut, cut.part(self.rank), self.rank)
