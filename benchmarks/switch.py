@@ -32,7 +32,7 @@ from torch import Tensor
 from spbench.comm.collectives import Collectives, make_whole
 from spbench.comm.group import ProcessGroup
 from spbench.comm.packing import Cut, Cuts, pack, splits, unpacked
-from spbench.comm.transport import DONE, Handle, Several, Transport
+from spbench.comm.transport import DONE, Fill, Handle, Several, Transport
 from spbench.workload.mesh import Groups
 from spbench.workload.sharding import Shard
 
@@ -79,7 +79,7 @@ class PackOnly(Transport):
     def _all_gather(self, received: Cut, sent: Tensor) -> Handle:
         return DONE
 
-    def _reduce_scatter(self, received: Tensor, sent: Cut) -> Handle:
+    def _reduce_scatter(self, received: Tensor, sent: Cut, fill: Fill) -> Handle:
         return DONE
 
     def _all_reduce(self, x: Tensor) -> Handle:

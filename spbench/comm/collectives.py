@@ -24,7 +24,7 @@ whole and cuts others, or undoes it, with as few copies as can be:
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, Generic, TypeVar, final
+from typing import Any, TypeVar, final
 
 import torch
 from torch import Tensor
@@ -33,8 +33,9 @@ from torch.autograd.function import once_differentiable
 from spbench.comm.compiler import never_compiled
 from spbench.comm.deferred import Deferred
 from spbench.comm.packing import Cut, memory_order, resized, undone
-from spbench.comm.switch_in_chunks import SwitchInChunks
-from spbench.comm.transport import DONE, Handle, Transport
+from spbench.comm.pending import Gathering, Pending, RingBlocks, are_worth_it
+from spbench.comm.started_switches import Flight, Move, SwitchInChunks
+from spbench.comm.transport import DONE, Fill, Handle, Transport, behind, is_filled
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard
 
@@ -131,28 +132,7 @@ def _inner(outermost: Shard, other: Shard) -> int:
 
 
 Arriving = TypeVar("Arriving")
-
-
-@final
-class Pending(Generic[Arriving]):
-    """A tensor, or several, under way; ``wait`` returns them."""
-
-    def __init__(
-        self, handle: Handle, arriving: Arriving, deferred: Deferred | None = None
-    ) -> None:
-        """``deferred``: work of which some is done while it is under way."""
-        self._handle, self.arriving, self._deferred = handle, arriving, deferred
-
-    @never_compiled
-    def wait(self) -> Arriving:
-        if self._deferred is not None:
-            self._deferred.run_some()
-        self._handle.wait()
-        return self.arriving
-
-
-Move = Callable[[Sequence[Tensor]], Pending[list[Tensor]]]
-Start = Callable[[Tensor, Shard], Pending[Tensor]]
+Start = Callable[[Tensor, Shard], Pending[Tensor] | Gathering]
 
 
 @final
@@ -223,7 +203,7 @@ class Collectives:
         before: Shard,
         after: Shard | Sequence[Shard],
         outermost: int | None = None,
-    ) -> "Flight":
+    ) -> Flight:
         """A switch to be waited for later; its backward is under way from the gradient of what was
         waited for to that of ``xs``. Parameters as of ``switch``."""
         if self.size == 1:
@@ -307,15 +287,12 @@ class Collectives:
 
         Each is received where it belongs, and sent on. ``shard.dim`` is the outermost in memory.
         """
-        mine = x.movedim(shard.dim, 0)
-        whole = self.transport.empty(x, resized(mine.shape, 0, shard.length))
-        blocks = whole.split(list(shard.sizes))
-        blocks[self.rank].copy_(mine)
-        # In each of N - 1 steps the block that came last goes on: first one's own, then that of
-        # the rank before, and so on; the next one belongs to the rank before that.
-        for owner in range(self.rank, self.rank - self.size + 1, -1):
-            self.transport.shift(blocks[(owner - 1) % self.size], blocks[owner % self.size]).wait()
-        return whole.movedim(0, shard.dim)
+        return self.start_ring(x, shard).wait()
+
+    @never_compiled
+    def start_ring(self, x: Tensor, shard: Shard) -> RingBlocks:
+        """A ring whose blocks are to be waited for later, each by itself. No backward."""
+        return RingBlocks(self.transport, x, shard, self.deferred)
 
     @never_compiled
     def start_shift(self, x: Tensor, length: int) -> Pending[Tensor]:
@@ -324,70 +301,55 @@ class Collectives:
         return self.pending(self.transport.shift(coming, x), coming)
 
     @never_compiled
-    def start_all_gather(self, x: Tensor, shard: Shard) -> Pending[Tensor]:
-        """An all-gather to be waited for later. No backward."""
-        if self.size == 1:
-            return Pending(DONE, x)
+    def start_all_gather(self, x: Tensor, shard: Shard, *, lets_go: bool = False) -> Gathering:
+        """An all-gather to be waited for later, as a whole or part by part. No backward.
+
+        ``lets_go``: whether ``x`` is sent from its place in the whole, and is free at once.
+        """
         mine = x.movedim(shard.dim, 0)
-        whole = self.transport.empty(x, resized(mine.shape, 0, shard.length))
-        handle = self.transport.all_gather(Cut(whole, 0, shard), mine)
-        return self.pending(handle, whole.movedim(0, shard.dim))
-
-    @never_compiled
-    def start_reduce_scatter(self, x: Tensor, shard: Shard) -> Pending[Tensor]:
-        """A reduce-scatter to be waited for later. No backward."""
         if self.size == 1:
-            return Pending(DONE, x)
-        whole = x.movedim(shard.dim, 0)
-        mine = self.transport.empty(x, resized(whole.shape, 0, shard.sizes[self.rank]))
-        handle = self.transport.reduce_scatter(mine, Cut(whole, 0, shard))
-        return self.pending(handle, mine.movedim(0, shard.dim))
-
-
-@final
-class Flight:
-    """Tensors of a switch under way."""
-
-    def __init__(self, there: Move | None, back: Move | None, xs: Sequence[Tensor]) -> None:
-        """``there``, ``back``: None, they have nowhere to go."""
-        self.there, self.back, self.pending = there, back, Pending(DONE, list(xs))
-        self._arriving = tuple(xs) if there is None else _Begin.apply(self, *xs)
+            return Gathering(DONE, Cut(mine, 0, shard), mine, self.rank)
+        cut = Cut(self.transport.empty(x, resized(mine.shape, 0, shard.length)), 0, shard)
+        mine = cut.part(self.rank).copy_(mine) if lets_go else mine.contiguous()
+        handle = self.transport.all_gather(cut, mine)
+        sources = behind(self.rank, self.size) if self.transport.in_parts(x) else ()
+        return Gathering(handle, cut, mine, self.rank, sources, self.deferred)
 
     @never_compiled
-    def wait(self) -> tuple[Tensor, ...]:
-        """What arrived."""
-        return self._arriving if self.there is None else _End.apply(self, *self._arriving)
+    def start_reduce_scatter(
+        self, x: Tensor, shard: Shard, fill: Fill = is_filled, least: int = 0
+    ) -> Pending[Tensor]:
+        """A reduce-scatter to be waited for later. No backward.
 
+        Parameters
+        ----------
+        x
+            The whole, this rank's share of the sum.
+        shard
+            How the sum is shared out.
+        fill
+            Sets rows of ``x`` along ``shard.dim``, for a tensor that is not there yet. It is called
+            for the part of each rank as that is about to be sent, and for this rank's own at last:
+            what is computed last hides the transfers. Where parts leave together, as on NCCL, it is
+            called once, for all rows.
+        least
+            So it is where ranks have fewer vectors than these.
 
-class _Begin(torch.autograd.Function):
-    """Posts what is sent. What it gives is not there before ``_End`` has waited for it."""
-
-    @staticmethod
-    def forward(ctx: Any, flight: Flight, *xs: Tensor) -> tuple[Tensor, ...]:
-        ctx.flight = flight
-        assert flight.there is not None, "what stays is not under way"
-        flight.pending = flight.there(xs)
-        return tuple(flight.pending.arriving)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *ctx.flight.pending.wait()
-
-
-class _End(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, flight: Flight, *arriving: Tensor) -> tuple[Tensor, ...]:
-        ctx.flight = flight
-        flight.pending.wait()
-        return tuple(x.view_as(x) for x in arriving)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
-        # Those of ``arriving`` stand for what is sent; _Begin has the gradients that come of it.
-        ctx.flight.pending = ctx.flight.back(grads)
-        return None, *grads
+        Returns
+        -------
+        Pending
+            This rank's part of the sum. Until then ``x`` belongs to the transfer.
+        """
+        whole = x.movedim(shard.dim, 0)
+        if self.size == 1:
+            fill(slice(0, len(whole)))
+            return Pending(DONE, x)
+        if not are_worth_it(whole, shard, least):
+            fill(slice(0, len(whole)))
+            fill = is_filled
+        mine = self.transport.empty(x, resized(whole.shape, 0, shard.sizes[self.rank]))
+        handle = self.transport.reduce_scatter(mine, Cut(whole, 0, shard), fill)
+        return self.pending(handle, mine.movedim(0, shard.dim))
 
 
 class _Differentiable(torch.autograd.Function):

@@ -11,13 +11,13 @@ On the CPU, where addresses come and go, they are copied from one buffer each ti
 receive would write them.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import final
 
 import torch
 from torch import Tensor
 
-from spbench.comm.nccl_gloo import MessageTransport
+from spbench.comm.nccl_gloo import MessageTransport, is_ready
 from spbench.comm.packing import (
     Cut,
     Cuts,
@@ -29,7 +29,7 @@ from spbench.comm.packing import (
     pack,
     unpacked,
 )
-from spbench.comm.transport import DONE, Handle, Transports
+from spbench.comm.transport import DONE, Fill, Handle, Transports
 from spbench.results.heartbeat import Heartbeat
 from spbench.workload.mesh import Groups
 
@@ -63,14 +63,22 @@ class SilentTransport(MessageTransport):
         pack(sent, along)
         return self._receive(received, along)
 
-    def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
+    def _exchange(
+        self,
+        received: Sequence[Parts],
+        sent: Sequence[Parts],
+        run_dim: int,
+        ready: Callable[[int], object] = is_ready,
+    ) -> Handle:
         apart = len(sent[self.rank]) == len(received[self.rank])
         for rank in {*range(self.size)} - {self.rank}:
             # What would leave is packed as for a socket, and dropped.
+            ready(rank)
             list(outgoing(sent[rank], run_dim, apart))
             messages, unpack = incoming(received[rank], run_dim, apart)
             self._fill(messages)
             unpack()
+        ready(self.rank)
         copy_joined(received[self.rank], sent[self.rank], run_dim)
         return DONE
 
@@ -80,9 +88,10 @@ class SilentTransport(MessageTransport):
         sent.contiguous()  # the copy that NCCL would be given
         return self._receive([received])
 
-    def _reduce_scatter(self, received: Tensor, sent: Cut) -> Handle:
+    def _reduce_scatter(self, received: Tensor, sent: Cut, fill: Fill) -> Handle:
         if not received.is_cuda:
-            return super()._reduce_scatter(received, sent)
+            return super()._reduce_scatter(received, sent, fill)
+        fill(sent.all_rows)
         pack([sent])
         if sent.shard.is_even:
             return self._fill([received])

@@ -25,12 +25,13 @@ from spbench.comm.packing import (
     copy_joined,
     incoming,
     inner_dim,
+    is_same_place,
     outgoing,
     pack,
     splits,
     unpacked,
 )
-from spbench.comm.transport import Handle, Several, Transport
+from spbench.comm.transport import ByRank, Fill, Handle, Several, Transport, Work, behind
 from spbench.results.heartbeat import Heartbeat
 from spbench.workload.mesh import Groups
 
@@ -45,6 +46,10 @@ SMALL_BYTES = 4 * 2**20
 messages would take longer than the copies do (docs/decisions/0004)."""
 MOST_ADDED = 4
 """Tensors of 32 bits that are added one to another; more are summed in one operation."""
+
+
+def is_ready(_: int) -> None:
+    """What is to leave is there."""
 
 
 def available_backends() -> list[str]:
@@ -85,11 +90,8 @@ class ProcessGroupTransport(Transport):
 
     def _post(
         self, sends: list[tuple[Tensor, int]], receives: list[tuple[Tensor, int]]
-    ) -> Sequence[Handle]:
-        """Point-to-point transfers of contiguous tensors, all posted before any is waited for.
-
-        Receives first: gloo sends nothing before the other side has said where to.
-        """
+    ) -> Sequence[Work]:
+        """Point-to-point transfers of contiguous tensors, all posted before any is waited for."""
         ops = [dist.P2POp(dist.irecv, x, group=self.group, group_peer=of) for x, of in receives]
         ops += [dist.P2POp(dist.isend, x, group=self.group, group_peer=to) for x, to in sends]
         return dist.batch_isend_irecv(ops) if ops else []
@@ -115,10 +117,14 @@ class NcclTransport(ProcessGroupTransport):
         else:
             # NCCL gathers parts of one length alone: of others each rank sends its own to all.
             parts = list(flat.split(sizes))
+            if is_same_place(sent, parts[self.rank]):
+                sent = sent.clone()  # messages to oneself have two ends
             work = dist.all_to_all(parts, [sent] * self.size, group=self.group, async_op=True)
         return Several([work], [unpack])
 
-    def _reduce_scatter(self, received: Tensor, sent: Cut) -> Handle:
+    def _reduce_scatter(self, received: Tensor, sent: Cut, fill: Fill) -> Handle:
+        """Asks for all parts at once: they leave together, and one product is faster than many."""
+        fill(sent.all_rows)
         flat = pack([sent])
         if (sizes := splits([sent])) is None:
             out = received.view(-1)
@@ -134,11 +140,27 @@ class NcclTransport(ProcessGroupTransport):
 class MessageTransport(Transport):
     """Makes an all-to-all, a gather and a reduce-scatter of one exchange of messages."""
 
+    def in_parts(self, x: Tensor) -> bool:
+        return not x.is_cuda  # what stands in for NCCL takes one buffer, as NCCL does
+
     @abstractmethod
-    def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
+    def _exchange(
+        self,
+        received: Sequence[Parts],
+        sent: Sequence[Parts],
+        run_dim: int,
+        ready: Callable[[int], object] = is_ready,
+    ) -> Handle:
         """``sent[r]`` goes to rank r; ``received[r]`` comes from it.
 
-        ``run_dim``: parts are cut and joined along this dim on one side, along dim 0 on the other.
+        Parameters
+        ----------
+        received, sent
+            Parts by rank; a rank's own are copied.
+        run_dim
+            Parts are cut and joined along this dim on one side, along dim 0 on the other.
+        ready
+            Called with r before ``sent[r]`` leaves, and with this rank's own last.
         """
 
     def _all_to_all(self, received: Cuts, sent: Cuts) -> Handle:
@@ -148,7 +170,7 @@ class MessageTransport(Transport):
         """Sends the same part to each rank."""
         return self._exchange(by_rank([received]), [[sent.contiguous()]] * self.size, 0)
 
-    def _reduce_scatter(self, received: Tensor, sent: Cut) -> Handle:
+    def _reduce_scatter(self, received: Tensor, sent: Cut, fill: Fill) -> Handle:
         """Each rank gets the others' parts. Few are added to its own, which is not moved."""
         # This rank's part is added where it lies; to itself it sends nothing.
         own, leaving = sent.part(self.rank), by_rank([sent])
@@ -164,7 +186,6 @@ class MessageTransport(Transport):
             arriving.insert(self.rank, [])
         else:
             arriving[self.rank] = []
-            parts[self.rank].copy_(own)
 
         def add() -> None:
             if are_added:
@@ -172,7 +193,10 @@ class MessageTransport(Transport):
             else:
                 torch.sum(parts, 0, out=received)
 
-        return Several([self._exchange(arriving, leaving, 0)], [add])
+        works = self._exchange(arriving, leaving, 0, lambda rank: fill(sent.rows(rank)))
+        if not are_added:
+            parts[self.rank].copy_(own)
+        return Several([works], [add])
 
 
 def _add(parts: Sequence[Tensor], into: Tensor) -> None:
@@ -198,20 +222,29 @@ class GlooTransport(MessageTransport, ProcessGroupTransport):
         work = dist.all_to_all_single(flat, pack(sent, along), group=self.group, async_op=True)
         return Several([work], [unpack])
 
-    def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
-        sends: list[tuple[Tensor, int]] = []
-        receives: list[tuple[Tensor, int]] = []
-        unpacks: list[Callable[[], object]] = []
+    def _exchange(
+        self,
+        received: Sequence[Parts],
+        sent: Sequence[Parts],
+        run_dim: int,
+        ready: Callable[[int], object] = is_ready,
+    ) -> Handle:
+        # In step s each rank sends to the one s ahead and hears from the one s behind, so that
+        # none is addressed by all at once. All receives are posted first: gloo sends nothing before
+        # the other side has said where to.
+        parts: dict[int, Several] = {}
         apart = len(sent[self.rank]) == len(received[self.rank])
-        for step in range(1, self.size):
-            # In step s each rank sends to the one s ahead and hears from the one s behind, so that
-            # none is addressed by all at once.
-            to, source = (self.rank + step) % self.size, (self.rank - step) % self.size
-            sends += [(message, to) for message in outgoing(sent[to], run_dim, apart)]
+        for source in behind(self.rank, self.size):
             messages, unpack = incoming(received[source], run_dim, apart)
-            receives += [(message, source) for message in messages]
-            unpacks.append(unpack)
-        works = self._post(sends, receives)
+            works = self._post([], [(message, source) for message in messages])
+            parts[source] = Several(works, [unpack])
+        leaving: list[Work] = []
+        for step in range(1, self.size):
+            to = (self.rank + step) % self.size
+            ready(to)
+            messages = [*outgoing(sent[to], run_dim, apart)]
+            leaving += self._post([(message, to) for message in messages], [])
         # The rank's own part, while messages are under way.
+        ready(self.rank)
         copy_joined(received[self.rank], sent[self.rank], run_dim)
-        return Several(works, unpacks)
+        return ByRank(parts, Several(leaving))

@@ -42,6 +42,15 @@ class Cut:
         """The part of ``rank``, a view."""
         return self.tensor.narrow(self.dim, self.shard.offset(rank), self.shard.sizes[rank])
 
+    def rows(self, rank: int) -> slice:
+        """Where along ``dim`` the part of ``rank`` is."""
+        first = self.shard.offset(rank)
+        return slice(first, first + self.shard.sizes[rank])
+
+    @property
+    def all_rows(self) -> slice:
+        return slice(0, self.tensor.shape[self.dim])
+
     def numel(self, rank: int) -> int:
         """Elements of the part of ``rank``."""
         # Rows of all ranks are alike: 12 numbers of 3 rows are 4 a row. An axis may be empty.
@@ -120,12 +129,21 @@ def copy_joined(targets: Parts, sources: Parts, dim: int) -> None:
     targets, sources = every[: len(targets)], every[len(targets) :]
     if len(targets) == len(sources):
         for target, source in zip(targets, sources, strict=True):
-            target.copy_(source)
+            if not is_same_place(target, source):  # a part that is sent from where it arrives
+                target.copy_(source)
     elif len(targets) == 1:
         torch.cat(list(sources), dim, out=targets[0])
     else:
         widths = [target.shape[dim] for target in targets]
         copy_joined(targets, joined(sources, dim).split(widths, dim), dim)
+
+
+def is_same_place(one: Tensor, other: Tensor) -> bool:
+    """Whether two tensors of one shape begin at the same number of the same memory."""
+    if one.storage_offset() != other.storage_offset():
+        return False
+    # Not by address: tensors without data have none.
+    return one.untyped_storage()._cdata == other.untyped_storage()._cdata
 
 
 def in_words(parts: Parts) -> Parts:

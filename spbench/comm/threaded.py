@@ -15,7 +15,7 @@ from typing import TypeVar, final
 import torch
 from torch import Tensor
 
-from spbench.comm.nccl_gloo import MessageTransport
+from spbench.comm.nccl_gloo import MessageTransport, is_ready
 from spbench.comm.packing import Parts, copy_joined
 from spbench.comm.transport import DONE, Handle
 from spbench.workload.mesh import Groups, Members
@@ -70,7 +70,16 @@ class ThreadTransport(MessageTransport):
         (members,) = (group for group in groups if self.rank in group)
         return ThreadTransport(members.index(self.rank), self.meeting.part(members))
 
-    def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
+    def _exchange(
+        self,
+        received: Sequence[Parts],
+        sent: Sequence[Parts],
+        run_dim: int,
+        ready: Callable[[int], object] = is_ready,
+    ) -> Handle:
+        for step in range(1, self.size + 1):
+            ready((self.rank + step) % self.size)
+
         def take(shown: list[Sequence[Parts]]) -> None:
             for targets, by_rank in zip(received, shown, strict=True):
                 copy_joined(targets, by_rank[self.rank], run_dim)

@@ -8,7 +8,7 @@ decides whether to pack them.
 
 from abc import ABC, abstractmethod
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -23,10 +23,18 @@ from spbench.workload.mesh import ALL, Groups
 from spbench.workload.traffic import Count, Kind, Op, Phase, all_reduce_bytes, merged
 
 
-class Handle(Protocol):
-    """A transfer under way. Its tensors belong to it until ``wait`` returns."""
+class Work(Protocol):
+    """A message under way, or several. Its tensors belong to it until ``wait`` returns."""
 
     def wait(self) -> object: ...
+
+
+class Handle(Work, Protocol):
+    """A transfer under way, of which a part may be there before the others."""
+
+    def wait_for(self, rank: int) -> object:
+        """Waits until the part that comes from ``rank`` is there; longer where parts come as one
+        message. The transfer has to be waited for all the same."""
 
 
 @final
@@ -34,7 +42,7 @@ class Several:
     """Transfers under way together, each let go when it is over, and what is then left to do."""
 
     def __init__(
-        self, works: Sequence[Handle | None], then: Sequence[Callable[[], object]] = ()
+        self, works: Sequence[Work | None], then: Sequence[Callable[[], object]] = ()
     ) -> None:
         self._works, self._then = deque(filter(None, works)), deque(then)
 
@@ -44,9 +52,36 @@ class Several:
         while self._then:
             self._then.popleft()()
 
+    def wait_for(self, rank: int) -> None:
+        self.wait()
+
+
+@final
+class ByRank:
+    """A transfer whose parts come as messages of their own."""
+
+    def __init__(self, parts: Mapping[int, Work], rest: Work) -> None:
+        """``parts``: those that come, by the rank that they come from; ``rest``: those that go."""
+        self._parts, self._rest = dict(parts), rest
+
+    def wait_for(self, rank: int) -> None:
+        # Popped, so that a part is let go, and unpacked once.
+        if rank in self._parts:
+            self._parts.pop(rank).wait()
+
+    def wait(self) -> None:
+        for rank in [*self._parts]:
+            self.wait_for(rank)
+        self._rest.wait()
+
 
 DONE = Several([])
 """A transfer that is over."""
+
+
+def behind(rank: int, size: int) -> list[int]:
+    """The other ranks in the order in which their parts come: of 2 among 4, 1, 0 and 3."""
+    return [(rank - step) % size for step in range(1, size)]
 
 
 @final
@@ -59,6 +94,19 @@ class Watched:
     def wait(self) -> None:
         with self._transport.moving():
             self._handle.wait()
+
+    def wait_for(self, rank: int) -> None:
+        with self._transport.moving():
+            self._handle.wait_for(rank)
+
+
+Fill = Callable[[slice], object]
+"""Computes some rows of a tensor that is about to be sent, in place: (first row, row behind the
+last) of the dim that its parts are cut along."""
+
+
+def is_filled(_: slice) -> None:
+    """The ``Fill`` of a tensor that is there."""
 
 
 class Transport(ABC):
@@ -130,10 +178,18 @@ class Transport(ABC):
         return self._move(self._all_gather, received, sent)
 
     @never_compiled
-    def reduce_scatter(self, received: Tensor, sent: Cut) -> Handle:
-        """``received`` becomes the sum, over the ranks, of this rank's part of their ``sent``."""
+    def reduce_scatter(self, received: Tensor, sent: Cut, fill: Fill = is_filled) -> Handle:
+        """``received`` becomes the sum, over the ranks, of this rank's part of their ``sent``.
+
+        ``fill`` is called for the rows of each part as it is about to leave, and for this rank's
+        own, which stays, at last; or once for all rows, where they leave in one message.
+        """
         self._count("reduce_scatter", sent.others_bytes(self.rank))
-        return self._move(self._reduce_scatter, received, sent)
+        return self._move(self._reduce_scatter, received, sent, self._aside(fill))
+
+    def in_parts(self, x: Tensor) -> bool:
+        """Whether the part of each rank is a message of its own, of a tensor such as ``x``."""
+        return False
 
     @never_compiled
     def all_reduce(self, x: Tensor) -> Handle:
@@ -169,6 +225,21 @@ class Transport(ABC):
         finally:
             whole.is_moving = False
 
+    def _aside(self, fill: Fill) -> Fill:
+        """``fill``, which computes while a transfer is posted, and is no part of it."""
+        if fill is is_filled:
+            return fill
+
+        def filled(rows: slice) -> None:
+            whole = self._whole
+            before, whole.is_moving = whole.is_moving, False
+            try:
+                fill(rows)
+            finally:
+                whole.is_moving = before
+
+        return filled
+
     def _count(self, op: Op, sent: int | Fraction) -> None:
         if self._heartbeat is not None:
             self._heartbeat.transfer()
@@ -190,7 +261,7 @@ class Transport(ABC):
     def _all_gather(self, received: Cut, sent: Tensor) -> Handle: ...
 
     @abstractmethod
-    def _reduce_scatter(self, received: Tensor, sent: Cut) -> Handle: ...
+    def _reduce_scatter(self, received: Tensor, sent: Cut, fill: Fill) -> Handle: ...
 
     @abstractmethod
     def _all_reduce(self, x: Tensor) -> Handle: ...

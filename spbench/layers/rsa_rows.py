@@ -14,10 +14,14 @@ same work on every rank: two chunk pairs of four for the keys of each other rank
     late chunk       x .                     x \            x x
 
 Scores are too large to hold twice: gradients overwrite them, part by part.
+
+What goes round the ring comes under the work at hand. The scores of one rank's keys take as many
+products as there are tiles; other work goes by key heads, some for each block that comes, which
+takes a processor no longer than all at once.
 """
 
 import math
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
@@ -29,12 +33,17 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from spbench.comm.packing import undone
+from spbench.comm.pending import RingBlocks
 from spbench.layers.attention import Scores
 from spbench.workload.sharding import Shard, runs_of, shard_sizes
 
 PARTS, LEAST_ELEMENTS = 8, 2**20
 """Parts of a row of scores whose gradients are computed one after another, unless that makes them
 smaller than this: a processor's cache holds a part, and memory for a whole row costs more time."""
+LEAST_PRODUCTS = 2**24
+"""Multiplications of two matrices from which on each rank's scores are computed by themselves, as
+its keys come: into a part of the rows, which takes a CPU 5 % longer than all at once; of matrices a
+sixteenth as large 10 to 30 % longer, for which no ring is worth it."""
 SMALL = range(150, 400)
 """Multiplications of two matrices that torch does number by number on a CPU, since they are fewer
 than 400, in up to four times the time of its library with zeros enough to make them 400."""
@@ -213,12 +222,43 @@ class Rows:
         # A position has g rows, one for each query head of the key head.
         return slice(row * g, (row + rows) * g), slice(column, column + columns)
 
-    def product(self, left: Tensor, keys: Tensor, hidden: float) -> Tensor:
-        """(b, rows, D) times (S, b, D)^T; ``hidden`` in the tiles that are masked whole."""
+    def tiles_as_they_come(self, ring: RingBlocks) -> Iterator[tuple[slice, slice]]:
+        """Yields products whose keys are there; small ones as few and large as can be, at last."""
+        rows, head_size = math.prod(self._positions) * self.group, ring.whole.shape[-1]
+        if rows * min(self.keys.sizes) * head_size < LEAST_PRODUCTS:
+            ring.wait()
+            yield from self.tiles
+            return
+        for owner in ring.arriving():
+            yield from (self._slices(tile) for tile in self.band.tiles(owner))
+
+    def product(
+        self,
+        left: Tensor,
+        keys: Tensor,
+        hidden: float,
+        tiles: Iterable[tuple[slice, slice]] | None = None,
+    ) -> Tensor:
+        """(b, rows, D) times (S, b, D)^T.
+
+        Parameters
+        ----------
+        left, keys : Tensor
+            (b, rows, D) and (S, b, D).
+        hidden
+            What is written in the tiles that are masked whole.
+        tiles
+            All products, in the order in which ``keys`` come; None: they are there.
+
+        Returns
+        -------
+        Tensor
+            (b, rows, S).
+        """
         scores = left.new_empty(*left.shape[:2], self.keys.length)
         for rows, columns in self.hidden_tiles:
             scores[:, rows, columns] = hidden
-        for rows, columns in self.tiles:
+        for rows, columns in self.tiles if tiles is None else tiles:
             right = keys[columns].permute(1, 2, 0)
             torch.bmm(left[:, rows], right, out=scores[:, rows, columns])
         return scores
@@ -229,8 +269,21 @@ class Rows:
         tiles = [(rows, row[:, rows, columns], by_row[:, columns]) for rows, columns in self.tiles]
         return summed_products(tiles, row.shape[1], dim=1)
 
-    def turned_product(self, left: Tensor, row: Tensor) -> Tensor:
-        """(b, rows, D)^T times (b, rows, S) as (b, D, S); a CPU is slower with (b, S, D)."""
+    def turned_product(self, left: Tensor, row: Tensor, ring: RingBlocks) -> Tensor:
+        """(b, rows, D)^T times (b, rows, S) as (b, D, S); a CPU is slower with (b, S, D).
+
+        It has nothing to do with what comes round the ``ring`` meanwhile.
+        """
+        parts = meanwhile(row, ring)
+        if len(parts) == 1:
+            return self._turned_product(left, row)
+        turned = left.new_empty(len(left), left.shape[2], row.shape[2])
+        for part in parts:
+            turned[part] = self._turned_product(left[part], row[part])
+            ring.advance()
+        return turned
+
+    def _turned_product(self, left: Tensor, row: Tensor) -> Tensor:
         tiles = [(columns, left[:, rows].mT, row[:, rows, columns]) for rows, columns in self.tiles]
         return summed_products(tiles, row.shape[2], dim=2)
 
@@ -290,14 +343,31 @@ def _product(left: Tensor, right: Tensor, dim: int) -> Tensor:
     return F.pad(left.mT, zeros).mT @ F.pad(right, zeros)
 
 
+def meanwhile(row: Tensor, ring: RingBlocks) -> list[slice]:
+    """Parts of ``row`` (b, m, n) along b, as many as blocks go round, but not smaller than pays."""
+    return _parts(row, len(ring.blocks))
+
+
+def softmax_(scores: Tensor, ring: RingBlocks) -> Tensor:
+    """Overwrites scores (b, m, n) with their softmax while blocks come round the ``ring``."""
+    for part in meanwhile(scores, ring):
+        own = scores[part]
+        torch.softmax(own, -1, out=own)  # in place: one row, not two
+        ring.advance()
+    return scores
+
+
+def _parts(row: Tensor, most: int) -> list[slice]:
+    count = max(1, min(most, len(row), row.numel() // LEAST_ELEMENTS))
+    return [slice(first, first + n) for first, n in runs_of(shard_sizes(len(row), count))]
+
+
 def softmax_backward_(weights: Tensor, gradient_of: Callable[[slice], Tensor]) -> Tensor:
     """Overwrites softmax's result (b, m, n) with the gradient of its input.
 
     ``gradient_of``: that of some of the batch of ``weights``. No more of it is held at a time.
     """
-    count = max(1, min(PARTS, len(weights), weights.numel() // LEAST_ELEMENTS))
-    for first, length in runs_of(shard_sizes(len(weights), count)):
-        part = slice(first, first + length)
+    for part in _parts(weights, PARTS):
         # d_scores = P * (dP - rowsum(P * dP)), written over P
         grad, own = gradient_of(part), weights[part]
         torch.ops.aten._softmax_backward_data.out(grad, own, -1, own.dtype, grad_input=own)

@@ -25,7 +25,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from spbench.comm.collectives import Collectives
-from spbench.comm.switch_in_chunks import can_be_in_chunks
+from spbench.comm.started_switches import can_be_in_chunks
 from spbench.layers.linear import LinearSpec, Stretch, WholeLinear
 from spbench.layers.memory_order import split_in_memory_order
 from spbench.model.inputs import Inputs

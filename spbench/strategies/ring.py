@@ -23,7 +23,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from spbench.comm.collectives import Collectives, Pending
+from spbench.comm.collectives import Collectives
+from spbench.comm.pending import Pending
 from spbench.comm.transport import DONE
 from spbench.layers import blockwise
 from spbench.layers.attention import Folding, Scores, attend_projected, projected_traffic

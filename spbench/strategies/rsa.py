@@ -10,6 +10,9 @@ Backward rings V (for the gradient of the scores) and K (for that of q), and sum
 part of the whole dK and dV: as published by two all-reduces, 6 f K in all (section 3.2), or
 with ``reduce_scatter`` 4 f K. The row costs B Z S^2 / N elements. Under a causal mask shards
 are zigzag, and what is masked is not computed (``layers/rsa_rows.py``).
+
+A block is under way while the scores of the one at hand are computed; V's come under the softmax.
+In backward each comes under a part of the sum, of dV or dK, that does not need it.
 """
 
 from __future__ import annotations
@@ -21,10 +24,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from spbench.comm.collectives import Collectives, Pending
+from spbench.comm.collectives import Collectives
+from spbench.comm.pending import Pending
 from spbench.layers.attention import Scores, attend_projected, projected_traffic
 from spbench.layers.memory_order import put_outermost
-from spbench.layers.rsa_rows import Rows, softmax_backward_
+from spbench.layers.rsa_rows import Rows, softmax_, softmax_backward_
 from spbench.strategies.fixed_axis import FixedAxis, FixedPlan
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard
@@ -78,14 +82,16 @@ class _Rings(torch.autograd.Function):
         bias, rows, comm, ctx.scatter = how
         # Scaled queries: D^-1/2 on (b, s, D) and not on (b, s, S), which is larger.
         scaled, keys = rows.fold(q * q.shape[-1] ** -0.5), rows.fold_keys(k)
-        scores = rows.mask_(rows.product(scaled, comm.ring(keys, rows.keys), hidden=-torch.inf))
+        scores = _scores(scaled, keys, rows, comm)
+        values = rows.fold_keys(v)
+        ring = comm.start_ring(values, rows.keys)
+        rows.mask_(scores)
         if bias is not None:
             rows.add_bias_(scores, bias)
-        weights = torch.softmax(scores, -1, out=scores)  # in place: one row, not two
-        values = rows.fold_keys(v)
+        weights = softmax_(scores, ring)
         ctx.save_for_backward(scaled, keys, values, weights)
         ctx.rows, ctx.comm, ctx.biased = rows, comm, bias is not None
-        out = rows.unfold(rows.times_keys(weights, comm.ring(values, rows.keys)))
+        out = rows.unfold(rows.times_keys(weights, ring.wait()))
         return put_outermost(out, rows.shard.dim).flatten(-3, -2)
 
     @staticmethod
@@ -93,15 +99,34 @@ class _Rings(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         scaled, keys, values, weights = ctx.saved_tensors
         rows, comm = ctx.rows, ctx.comm
-        d_out = rows.fold(grad)
-        sum_v = rows.turned_product(d_out, weights)
-        d_scores = _d_scores_(weights, d_out, comm.ring(values, rows.keys), rows)
-        d_q = rows.times_keys(d_scores, comm.ring(keys, rows.keys)).mul_(grad.shape[-1] ** -0.5)
-        d_v = _start_sum(sum_v, rows, comm, ctx.scatter)  # behind both rings
-        d_k = _start_sum(rows.turned_product(scaled, d_scores), rows, comm, ctx.scatter)
+        # Each ring comes under the product that has nothing to do with what it brings.
+        sum_v, d_scores = _backward_of_values(rows.fold(grad), values, weights, rows, comm)
+        ring = comm.start_ring(keys, rows.keys)
+        sums = [rows.turned_product(scaled, d_scores, ring), sum_v]
+        # Handed over: a transfer holds what it needs, which may be a copy.
+        del sum_v
+        d_v, d_k = (_start_sum(sums.pop(), rows, comm, ctx.scatter) for _ in range(2))
+        d_q = rows.times_keys(d_scores, ring.wait()).mul_(grad.shape[-1] ** -0.5)
         d_bias = rows.bias_gradient(d_scores) if ctx.biased else None
         d_keys = (rows.unfold_keys(pending.wait()) for pending in (d_k, d_v))
         return rows.unfold(d_q).flatten(-3, -2), *d_keys, d_bias, None, None, None
+
+
+def _scores(scaled: Tensor, keys: Tensor, rows: Rows, comm: Collectives) -> Tensor:
+    """The products with all keys, which are let go again."""
+    ring = comm.start_ring(keys, rows.keys)
+    tiles = rows.tiles_as_they_come(ring)
+    return rows.product(scaled, ring.whole, hidden=-torch.inf, tiles=tiles)
+
+
+def _backward_of_values(
+    d_out: Tensor, values: Tensor, weights: Tensor, rows: Rows, comm: Collectives
+) -> tuple[Tensor, Tensor]:
+    """This rank's part of the gradients of all values, and the gradient of the scores, which is
+    written over ``weights``."""
+    ring = comm.start_ring(values, rows.keys)
+    sum_v = rows.turned_product(d_out, weights, ring)
+    return sum_v, _d_scores_(weights, d_out, ring.wait(), rows)
 
 
 def _d_scores_(weights: Tensor, d_out: Tensor, values: Tensor, rows: Rows) -> Tensor:
@@ -113,9 +138,11 @@ def _d_scores_(weights: Tensor, d_out: Tensor, values: Tensor, rows: Rows) -> Te
 
 def _start_sum(partial: Tensor, rows: Rows, comm: Collectives, scatter: bool) -> Pending[Tensor]:
     """Starts to sum a gradient of all keys or values, (b, D, S); gives this rank's part of it."""
-    by_position = partial.permute(2, 0, 1)
     if scatter:
-        return comm.start_reduce_scatter(by_position, rows.keys)
+        partial = partial.permute(2, 0, 1).contiguous()  # as messages want it; the other goes
+        return comm.start_reduce_scatter(partial, rows.keys)
     # All-reduced as published: of the sum over all keys a rank needs its own alone.
-    mine = by_position.narrow(0, rows.keys.offset(comm.rank), rows.keys.sizes[comm.rank])
+    mine = partial.permute(2, 0, 1).narrow(
+        0, rows.keys.offset(comm.rank), rows.keys.sizes[comm.rank]
+    )
     return Pending(comm.all_reduce_(partial), mine)

@@ -12,7 +12,8 @@ from helpers.complaints import DIFFERS
 from helpers.gate_on_threads import prove, why_wrong
 from torch import Tensor
 
-from spbench.comm.collectives import Collectives, Pending
+from spbench.comm.collectives import Collectives
+from spbench.comm.pending import Pending
 from spbench.comm.transport import DONE
 from spbench.layers import blockwise
 from spbench.layers.blockwise import Part, Tile

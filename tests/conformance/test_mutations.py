@@ -18,14 +18,13 @@ from helpers.gate_on_threads import arrived, prove, why_wrong
 from torch import Tensor
 
 from spbench.comm import collectives
-from spbench.comm.collectives import Collectives, Pending
+from spbench.comm.collectives import Collectives
 from spbench.comm.fake import SilentTransport
 from spbench.comm.packing import Cut
+from spbench.comm.pending import Pending, RingBlocks
 from spbench.comm.transport import DONE
 from spbench.layers import heads, linear
 from spbench.layers.attention import Scores, attend_whole
-from spbench.layers.linear import product
-from spbench.layers.memory_order import put_outermost
 from spbench.layers.rsa_rows import Band, Rows
 from spbench.model import streams, sublayers
 from spbench.strategies import megatron_tp, rsa, ulysses
@@ -211,9 +210,10 @@ def test_rows_in_the_wrong_order(monkeypatch: pytest.MonkeyPatch, strategy: str)
         right_values = arrived(make_whole(transport, xs, outermost, others))
         return DONE, [shuffled(x, outermost.sizes, outermost.dim) for x in right_values]
 
-    def wrong_gather(self: Collectives, x: Tensor, shard: Shard) -> Any:
-        whole = gather(self, x, shard).wait()
-        return collectives.Pending(_Nothing(), shuffled(whole, shard.sizes, shard.dim))
+    def wrong_gather(self: Collectives, x: Tensor, shard: Shard, **_: Any) -> Any:
+        whole = shuffled(gather(self, x, shard).wait(), shard.sizes, shard.dim)
+        cut = Cut(whole.movedim(shard.dim, 0), 0, shard)
+        return collectives.Gathering(_Nothing(), cut, cut.part(self.rank), self.rank)
 
     monkeypatch.setattr(collectives, "make_whole", wrong_switch)
     monkeypatch.setattr(Collectives, "start_all_gather", wrong_gather)
@@ -233,10 +233,10 @@ def test_attention_over_too_many_keys(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_bias_added_before_the_sum(monkeypatch: pytest.MonkeyPatch) -> None:
     """The bias of a row-cut projection summed N times."""
 
+    right = linear.RowCut.forward
+
     def wrong(self: Any, x: Tensor, shard: Shard) -> Tensor:
-        inner, summed = self.weight.ndim - self.bias.ndim, self.times.keywords["summed"]
-        x = put_outermost(x, shard.dim)
-        return summed(product(x, self.weight, self.bias, inner), shard)
+        return right(self, x, shard) + self.bias  # that of the other of two ranks
 
     for strategy in ("megatron-sp", "megatron-tp"):
         assert not caught(strategy, 1, shape())
@@ -312,7 +312,7 @@ def test_gradients_round_the_ring_the_wrong_way(monkeypatch: pytest.MonkeyPatch)
         comm.all_reduce_(partial).wait()
         mirrored = -comm.rank % comm.size
         mine = partial.narrow(2, rows.keys.offset(mirrored), rows.keys.sizes[comm.rank])
-        return collectives.Pending(_Nothing(), mine.permute(2, 0, 1))
+        return Pending(_Nothing(), mine.permute(2, 0, 1))
 
     monkeypatch.setattr(rsa, "_start_sum", wrong)
     even = {"axes": "{time: 6, space: 12}", "dtype": "float64"}
@@ -324,17 +324,16 @@ def patch_ring(
     monkeypatch: pytest.MonkeyPatch, change: Callable[[int, Tensor], Tensor | float]
 ) -> None:
     """``change`` gives what is found in place of the block that arrives at a step."""
-    right = Collectives.ring
+    right = RingBlocks.advance
 
-    def wrong(self: Collectives, x: Tensor, shard: Shard) -> Tensor:
-        whole = right(self, x, shard).clone()
-        for step in range(self.size):
-            owner = (self.rank - step) % self.size
-            block = whole.narrow(shard.dim, shard.offset(owner), shard.sizes[owner])
-            block[...] = change(step, block)
-        return whole
+    def wrong(self: RingBlocks) -> int | None:
+        owner = right(self)
+        if owner is not None:  # it has been sent on already, as it was
+            step = (self._transport.rank - owner) % self._transport.size
+            self.blocks[owner].copy_(self.blocks[owner] * 0 + change(step, self.blocks[owner]))
+        return owner
 
-    monkeypatch.setattr(Collectives, "ring", wrong)
+    monkeypatch.setattr(RingBlocks, "advance", wrong)
 
 
 def test_skipped_ring_step(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -370,6 +369,9 @@ def test_gradient_sum_forgotten(monkeypatch: pytest.MonkeyPatch, strategy: str) 
 
 class _Nothing:
     def wait(self) -> None:
+        return None
+
+    def wait_for(self, rank: int) -> None:
         return None
 
 

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from spbench.comm.packing import Cut
 from spbench.comm.threaded import ThreadTransport
-from spbench.comm.transport import DONE, Handle
+from spbench.comm.transport import DONE, Fill, Handle
 from spbench.layers import blockwise
 from spbench.layers.blockwise import Part, from_row
 from spbench.layers.rsa_rows import Rows
@@ -227,7 +227,9 @@ def lossy_collectives(monkeypatch: pytest.MonkeyPatch) -> None:
         x.copy_(self.meeting.exchange(self.rank, [[x]], take))
         return DONE
 
-    def reduce_scatter(self: ThreadTransport, received: Tensor, sent: Cut) -> Handle:
+    def reduce_scatter(self: ThreadTransport, received: Tensor, sent: Cut, fill: Fill) -> Handle:
+        fill(sent.all_rows)
+
         def take(shown: Any) -> Tensor:
             return one_by_one([parts[self.rank] for parts in shown])
 

@@ -13,7 +13,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 import spbench
 from spbench.comm.packing import Cut, Cuts, pack, unpacked
-from spbench.comm.transport import DONE, Handle, Several, Transport, Transports
+from spbench.comm.transport import DONE, Fill, Handle, Several, Transport, Transports
 from spbench.strategies.registry import load
 from spbench.worker.step import Step
 from spbench.workload.mesh import Groups
@@ -51,7 +51,8 @@ class NcclPacking(Transport):
         flat.zero_()
         return Several([], [unpack])
 
-    def _reduce_scatter(self, received: Tensor, sent: Cut) -> Handle:
+    def _reduce_scatter(self, received: Tensor, sent: Cut, fill: Fill) -> Handle:
+        fill(sent.all_rows)
         pack([sent])
         received.zero_()
         return DONE

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import torch
 from torch import Tensor
 
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
-from spbench.comm.transport import Handle, Transports
+from spbench.comm.transport import Handle, Transport, Transports
 from spbench.strategies.base import Strategy
 from spbench.worker.gate import GateResult, run_gate
 from spbench.worker.observer import Observer
@@ -19,17 +21,25 @@ MOST_KEPT = 200
 
 
 def prove(
-    workload: Workload, strategy: Strategy, ranks: int, *, seed: int = 0, sharpness: float = 1.0
+    workload: Workload,
+    strategy: Strategy,
+    ranks: int,
+    *,
+    seed: int = 0,
+    sharpness: float = 1.0,
+    transport_of: Callable[[int, ThreadRendezvous], Transport] = ThreadTransport,
 ) -> list[GateResult]:
-    """Every rank's gate result, with the axes cut as the strategy cuts them."""
+    """Every rank's gate result, with the axes cut as the strategy cuts them.
+
+    ``transport_of``: makes a rank's transports, where its threads meet.
+    """
     workload = strategy.flattened(workload)
     plan, second = strategy.on(workload, ranks), ThreadRendezvous(ranks)
     reference = _reference(workload, seed, sharpness)
 
     def rank_main(transport: ThreadTransport) -> GateResult:
-        transports = Transports(
-            strategy=transport, gradients=ThreadTransport(transport.rank, second)
-        )
+        own, gradients = (transport_of(transport.rank, at) for at in (transport.meeting, second))
+        transports = Transports(strategy=own, gradients=gradients)
         return run_gate(plan, transports, CPU, reference, Observer())
 
     return run_rank_threads(ranks, rank_main)

@@ -66,7 +66,7 @@ class FakeKernel:
     def watch(self, transport: Transport) -> None:
         n, rank = transport.size, transport.rank
         sizes: dict[str, Callable[..., float]] = {
-            "_exchange": lambda _, sent, __: sum(
+            "_exchange": lambda _, sent, *__: sum(
                 part.nbytes for to, parts in enumerate(sent) if to != rank for part in parts
             ),
             "_all_reduce": lambda x: 2 * (n - 1) / n * x.nbytes,

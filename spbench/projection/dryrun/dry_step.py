@@ -17,7 +17,7 @@ from typing import Any, Self, final
 import torch
 from torch import Tensor, nn
 
-from spbench.comm.nccl_gloo import MessageTransport
+from spbench.comm.nccl_gloo import MessageTransport, is_ready
 from spbench.comm.packing import (
     Cut,
     Cuts,
@@ -29,7 +29,7 @@ from spbench.comm.packing import (
     pack,
     unpacked,
 )
-from spbench.comm.transport import Handle, Several, Transport, Transports
+from spbench.comm.transport import Fill, Handle, Several, Transport, Transports
 from spbench.model.transformer import Block
 from spbench.projection.dryrun.meta_ops import META, Known, Signature, load_compiler
 from spbench.projection.dryrun.recorder import Recorder
@@ -95,7 +95,8 @@ class UnsentNccl(UnsentTransport):
         flat, unpack = unpacked([received], self.empty)
         return self._start([flat, sent.contiguous()], [unpack])
 
-    def _reduce_scatter(self, received: Tensor, sent: Cut) -> Handle:
+    def _reduce_scatter(self, received: Tensor, sent: Cut, fill: Fill) -> Handle:
+        fill(sent.all_rows)
         flat = pack([sent])
         if sent.shard.is_even:
             return self._start([received, flat])
@@ -107,17 +108,28 @@ class UnsentNccl(UnsentTransport):
 class UnsentGloo(MessageTransport, UnsentTransport):
     """Packs as gloo's: messages from rank to rank."""
 
-    def _exchange(self, received: Sequence[Parts], sent: Sequence[Parts], run_dim: int) -> Handle:
+    def _exchange(
+        self,
+        received: Sequence[Parts],
+        sent: Sequence[Parts],
+        run_dim: int,
+        ready: Callable[[int], object] = is_ready,
+    ) -> Handle:
         messages: list[Tensor] = []
         unpacks: list[Callable[[], object]] = []
         apart = len(sent[self.rank]) == len(received[self.rank])
         for rank in {*range(self.size)} - {self.rank}:
+            ready(rank)
             messages += outgoing(sent[rank], run_dim, apart)
             arriving, unpack = incoming(received[rank], run_dim, apart)
             messages += arriving
             unpacks.append(unpack)
+        # One message stands for those to all ranks: it leaves when the last part is there, hides
+        # behind this rank's own, and has arrived when the first part is waited for.
+        handle = self._start(messages, unpacks)
+        ready(self.rank)
         copy_joined(received[self.rank], sent[self.rank], run_dim)
-        return self._start(messages, unpacks)
+        return handle
 
 
 def prepared(plan: Plan, rank: int, recorder: Recorder) -> tuple[Step, Any]:

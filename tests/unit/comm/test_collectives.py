@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.examples import examples
+from helpers.late_transport import LateTransport
 from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
@@ -156,6 +157,102 @@ def test_a_ring_brings_every_block(shape: tuple[int, ...], ranks: int, dim: int)
         assert torch.equal(whole, x)
         assert whole.movedim(dim, 0).is_contiguous()
         assert transport.sent == count([Transfer.ring(x.nbytes, shard.sizes)], comm.rank)
+
+    run_rank_threads(ranks, rank_main)
+
+
+@examples(20)
+@given(SHAPES, st.integers(1, 4), st.integers(1, 2), st.booleans(), st.sampled_from([0, 10**6]))
+def test_a_gather_part_by_part(
+    shape: tuple[int, ...], ranks: int, dim: int, at_once: bool, least: int
+) -> None:
+    """Each row comes once, right, this rank's own first, whatever it is sent from; the bytes are
+    those of a gather, and what has left is waited for."""
+    x = whole_tensor(shape)
+    shard = Shard.even(dim, shape[dim], ranks)
+
+    def rank_main(transport: ThreadTransport) -> None:
+        late = LateTransport(transport.rank, transport.meeting, at_once=at_once)
+        comm = Collectives(late)
+        for lets_go in (False, True):
+            gather = comm.start_all_gather(comm.take(x, shard), shard, lets_go=lets_go)
+            found = torch.full_like(x.movedim(dim, 0), torch.nan)
+            order = []
+            for rows, part in gather.arriving(least):
+                assert found[rows].isnan().all()
+                found[rows] = part
+                order.append((rows.start, rows.stop))
+            assert torch.equal(found.movedim(0, dim), x)
+            assert late.pending == 0
+            assert torch.equal(gather.wait(), x)
+            first = shard.offset(comm.rank), shard.offset(comm.rank) + shard.sizes[comm.rank]
+            assert order[0] == (first if least == 0 else (0, shape[dim]))
+            if least == 0 and not at_once:
+                assert len(order) == ranks
+        gathers = [Transfer.all_gather(x.nbytes, shard.sizes)] * 2
+        assert late.sent == count(gathers, comm.rank)
+        assert sum(late.calls.values()) == (2 if ranks > 1 else 0)
+
+    run_rank_threads(ranks, rank_main)
+
+
+@examples(20)
+@given(SHAPES, st.integers(1, 4), st.integers(1, 2), st.booleans(), st.sampled_from([0, 10**6]))
+def test_a_sum_whose_parts_are_computed_as_they_leave(
+    shape: tuple[int, ...], ranks: int, dim: int, at_once: bool, least: int
+) -> None:
+    """Each row is asked for once, this rank's own last, or all at once; the bytes are those of a
+    reduce-scatter."""
+    shard = Shard.even(dim, shape[dim], ranks)
+    parts = [whole_tensor(shape) * (rank + 1) for rank in range(ranks)]
+    total = torch.stack(parts).sum(0)
+
+    def rank_main(transport: ThreadTransport) -> None:
+        late = LateTransport(transport.rank, transport.meeting, at_once=at_once)
+        comm = Collectives(late)
+        x = torch.full_like(parts[comm.rank], torch.nan)
+        asked: list[slice] = []
+
+        def fill(rows: slice) -> None:
+            asked.append(rows)
+            x.movedim(dim, 0)[rows] = parts[comm.rank].movedim(dim, 0)[rows]
+
+        pending = comm.start_reduce_scatter(x, shard, fill, least=least)
+        assert torch.equal(x, parts[comm.rank])
+        torch.testing.assert_close(pending.wait(), comm.take(total, shard))
+        positions = [place for rows in asked for place in range(rows.start, rows.stop)]
+        assert sorted(positions) == list(range(shape[dim]))
+        apart = ranks > 1 and least == 0 and not at_once
+        assert len(asked) == (ranks if apart else 1)
+        assert asked[-1].start == (shard.offset(comm.rank) if apart else 0)
+        sums = [Transfer.reduce_scatter(x.nbytes, shard.sizes)]
+        assert late.sent == count(sums, comm.rank)
+
+    run_rank_threads(ranks, rank_main)
+
+
+@examples(15)
+@given(SHAPES, st.integers(1, 4), st.integers(1, 2))
+def test_blocks_of_a_ring_come_one_after_another(
+    shape: tuple[int, ...], ranks: int, dim: int
+) -> None:
+    """This rank's own first, then those of the ranks before it; others are not there yet."""
+    x = whole_tensor(shape)
+    shard = Shard.even(dim, shape[dim], ranks)
+
+    def rank_main(transport: ThreadTransport) -> None:
+        late = LateTransport(transport.rank, transport.meeting)
+        comm = Collectives(late)
+        ring = comm.start_ring(comm.take(x, shard), shard)
+        wholes = x.movedim(dim, 0).split(list(shard.sizes))
+        owners = []
+        for owner in ring.arriving():
+            owners.append(owner)
+            assert torch.equal(ring.blocks[owner], wholes[owner])
+        assert owners == [(comm.rank - step) % ranks for step in range(ranks)]
+        assert torch.equal(ring.wait(), x)
+        assert late.pending == 0
+        assert late.sent == count([Transfer.ring(x.nbytes, shard.sizes)], comm.rank)
 
     run_rank_threads(ranks, rank_main)
 

@@ -14,7 +14,7 @@ from torch.utils.checkpoint import checkpoint
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.deferred import MOST, Deferred
-from spbench.comm.switch_in_chunks import can_be_in_chunks
+from spbench.comm.started_switches import can_be_in_chunks
 from spbench.comm.threaded import ThreadTransport, run_rank_threads
 from spbench.layers.linear import LinearSpec, Stretch, WholeLinear
 from spbench.workload.sharding import Shard

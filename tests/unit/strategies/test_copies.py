@@ -12,7 +12,7 @@ from spbench.workload.catalogue import find, with_settings
 
 RANKS = 4
 LIMITS = {
-    "megatron-sp": (0, 0),
+    "megatron-sp": (0, 3),
     "dsp": (1, 1),
     "ulysses": (4, 4),
     "rsa": (2 * 2, 2 * 2),
@@ -21,10 +21,11 @@ LIMITS = {
     "attention-2d": (2, 3),
     "usp:ulysses=2": (2 + 1, 3),
 }
-"""The most in forward and in backward: one for each switch, two for each ring of whole rows, one
-for K and V as one message, two for their gradients as one. Ranks in rows and columns pack K and V,
-and the output for each rank of the row; in backward what goes to the row, the queries' gradient,
-and that of K and V. Groups of heads have the copies of Ulysses, and those of the ring across."""
+"""The most in forward and in backward: a rank's own part of the gradient of each sum, put in its
+place in the whole; one for each switch, two for each ring of whole rows, one for K and V as one
+message, two for their gradients as one. Ranks in rows and columns pack K and V, and the output for
+each rank of the row; in backward what goes to the row, the queries' gradient, and that of K and V.
+Groups of heads have the copies of Ulysses, and those of the ring across."""
 TABLE = "## Copies of activations around collectives"
 
 

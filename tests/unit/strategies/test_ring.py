@@ -40,8 +40,8 @@ def events(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return run
 
     def post(name: str, right: Callable[..., Any]) -> Callable[..., Any]:
-        def run(self: SilentTransport, received: Any, sent: Any) -> Several:
-            right(self, received, sent)
+        def run(self: SilentTransport, *tensors: Any) -> Several:
+            right(self, *tensors)
             done.append(f"post {name}")
             return Several([], [lambda: done.append(f"wait {name}")])
 

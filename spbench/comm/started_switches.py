@@ -1,8 +1,12 @@
-"""One switch whose tensor leaves in chunks, each as soon as it is computed.
+"""Switches that are waited for later, in forward and in backward: whole ones, and by chunks.
 
-What comes before a switch takes each position by itself (an mlp): so it takes some at a time, and
-while one chunk is under way the next is computed. In backward the gradient of one chunk is under
-way while another's is taken further. The bytes are those of the switch.
+A ``Flight`` is started, and waited for once its tensors are wanted. In backward its gradients are
+under way from where it was waited for to where it was started.
+
+A ``SwitchInChunks`` sends each chunk of a tensor as soon as it is computed. What comes before a
+switch takes each position by itself (an mlp): so it takes some at a time, and while one chunk is
+under way the next is computed. In backward the gradient of one chunk is under way while another's
+is taken further. The bytes are those of the switch.
 
 Two dims take part, the one that is outermost in memory and an inner one; N ranks, c positions:
 
@@ -14,7 +18,7 @@ Either is the other's backward.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, final
 
 import torch
@@ -23,10 +27,61 @@ from torch.autograd.function import once_differentiable
 
 from spbench.comm.compiler import never_compiled
 from spbench.comm.packing import Cut, resized
+from spbench.comm.pending import Pending
+from spbench.comm.transport import DONE
 from spbench.workload.sharding import Shard, shard_sizes
 
 if TYPE_CHECKING:
-    from spbench.comm.collectives import Collectives, Pending
+    from spbench.comm.collectives import Collectives
+
+Move = Callable[[Sequence[Tensor]], Pending[list[Tensor]]]
+"""Starts to send tensors."""
+
+
+@final
+class Flight:
+    """Tensors of a switch under way."""
+
+    def __init__(self, there: Move | None, back: Move | None, xs: Sequence[Tensor]) -> None:
+        """``there``, ``back``: None, they have nowhere to go."""
+        self.there, self.back, self.pending = there, back, Pending(DONE, list(xs))
+        self._arriving = tuple(xs) if there is None else _Begin.apply(self, *xs)
+
+    @never_compiled
+    def wait(self) -> tuple[Tensor, ...]:
+        """What arrived."""
+        return self._arriving if self.there is None else _End.apply(self, *self._arriving)
+
+
+class _Begin(torch.autograd.Function):
+    """Posts what is sent. What it gives is not there before ``_End`` has waited for it."""
+
+    @staticmethod
+    def forward(ctx: Any, flight: Flight, *xs: Tensor) -> tuple[Tensor, ...]:
+        ctx.flight = flight
+        assert flight.there is not None, "what stays is not under way"
+        flight.pending = flight.there(xs)
+        return tuple(flight.pending.arriving)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
+        return None, *ctx.flight.pending.wait()
+
+
+class _End(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, flight: Flight, *arriving: Tensor) -> tuple[Tensor, ...]:
+        ctx.flight = flight
+        flight.pending.wait()
+        return tuple(x.view_as(x) for x in arriving)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor | None, ...]:
+        # Those of ``arriving`` stand for what is sent; _Begin has the gradients that come of it.
+        ctx.flight.pending = ctx.flight.back(grads)
+        return None, *grads
 
 
 def can_be_in_chunks(before: Shard, after: Shard, outermost: int, chunks: int) -> bool:
