@@ -41,8 +41,8 @@ PARTS, LEAST_ELEMENTS = 8, 2**20
 """Parts of a row of scores whose gradients are computed one after another, unless that makes them
 smaller than this: a processor's cache holds a part, and memory for a whole row costs more time."""
 LEAST_MEANWHILE = 2**22
-"""Elements of a row of scores that are worked on while a block comes: with 2**20, of four ranks with
-256 masked positions each and heads of 4 numbers, a step took a CPU 2 to 4 % longer, with these 0."""
+"""Elements of a row of scores that are worked on while a block comes. Of 2**20 a step took a CPU 2
+to 4 % longer (four ranks of 256 masked positions, heads of 4 numbers), of these 0 to 2 %."""
 LEAST_PRODUCTS = 2**24
 """Multiplications of two matrices from which on each rank's scores are computed by themselves, as
 its keys come: into a part of the rows, which takes a CPU 5 % longer than all at once; of matrices a
