@@ -40,6 +40,9 @@ from spbench.workload.sharding import Shard, runs_of, shard_sizes
 PARTS, LEAST_ELEMENTS = 8, 2**20
 """Parts of a row of scores whose gradients are computed one after another, unless that makes them
 smaller than this: a processor's cache holds a part, and memory for a whole row costs more time."""
+LEAST_MEANWHILE = 2**22
+"""Elements of a row of scores that are worked on while a block comes. Of 2**20 a step took a CPU 2
+to 4 % longer (four ranks of 256 masked positions, heads of 4 numbers), of these 0 to 2 %."""
 LEAST_PRODUCTS = 2**24
 """Multiplications of two matrices from which on each rank's scores are computed by themselves, as
 its keys come: into a part of the rows, which takes a CPU 5 % longer than all at once; of matrices a
@@ -345,7 +348,7 @@ def _product(left: Tensor, right: Tensor, dim: int) -> Tensor:
 
 def meanwhile(row: Tensor, ring: RingBlocks) -> list[slice]:
     """Parts of ``row`` (b, m, n) along b, as many as blocks go round, but not smaller than pays."""
-    return _parts(row, len(ring.blocks))
+    return _parts(row, len(ring.blocks), LEAST_MEANWHILE)
 
 
 def softmax_(scores: Tensor, ring: RingBlocks) -> Tensor:
@@ -357,8 +360,8 @@ def softmax_(scores: Tensor, ring: RingBlocks) -> Tensor:
     return scores
 
 
-def _parts(row: Tensor, most: int) -> list[slice]:
-    count = max(1, min(most, len(row), row.numel() // LEAST_ELEMENTS))
+def _parts(row: Tensor, most: int, least: int) -> list[slice]:
+    count = max(1, min(most, len(row), row.numel() // least))
     return [slice(first, first + n) for first, n in runs_of(shard_sizes(len(row), count))]
 
 
@@ -367,7 +370,7 @@ def softmax_backward_(weights: Tensor, gradient_of: Callable[[slice], Tensor]) -
 
     ``gradient_of``: that of some of the batch of ``weights``. No more of it is held at a time.
     """
-    for part in _parts(weights, PARTS):
+    for part in _parts(weights, PARTS, LEAST_ELEMENTS):
         # d_scores = P * (dP - rowsum(P * dP)), written over P
         grad, own = gradient_of(part), weights[part]
         torch.ops.aten._softmax_backward_data.out(grad, own, -1, own.dtype, grad_input=own)

@@ -36,7 +36,7 @@ def _small_parts(monkeypatch: pytest.MonkeyPatch) -> None:
     """Work goes by parts however small they are."""
     monkeypatch.setattr(megatron_sp, "LEAST_ROWS", 0)
     monkeypatch.setattr(rsa_rows, "LEAST_PRODUCTS", 0)
-    monkeypatch.setattr(rsa_rows, "LEAST_ELEMENTS", 1)
+    monkeypatch.setattr(rsa_rows, "LEAST_MEANWHILE", 1)
 
 
 def shape(name: str, **settings: Any) -> Workload:
