@@ -180,7 +180,8 @@ def panel_title(row: LaunchRow | Mapping[str, Any]) -> str:
     axes = re.sub(r"(?<=\d)x", " x ", row["axes"]).replace("=", " ")
     words = [axes, f"batch {row['batch']}", row["dtype"], row["mode"]]
     if row["checkpointing"] != "none":
-        words.append("checkpointed")
+        again = {"full": "checkpointed", "selective": "attention recomputed"}
+        words.append(again.get(row["checkpointing"], row["checkpointing"]))
     if row["guidance"]:
         words.append(f"{row['guidance']} branches")
     if row["optimizer"]:

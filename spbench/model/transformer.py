@@ -5,7 +5,7 @@
         x = x + gate * sublayer(norm(x))         # linear_in -> attend -> linear_out
 
 The activation comes sharded, as a patch embedding leaves it. The final projection runs on
-whatever shard is current: 36 times fewer channels, still sharded. Under checkpointing each
+whatever shard is current: 36 times fewer channels, still sharded. Under full checkpointing each
 block is recomputed from its input; the switch into the block is not. Text that is attended goes
 along as a second stream (``streams.py``).
 
@@ -14,12 +14,11 @@ channels are q, k and v end to end, its output's are the heads' results.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, partial
+from functools import cache
 from itertools import pairwise
 from typing import NamedTuple, final
 
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.linear import LinearSpec, Stretch, WholeLinear
@@ -34,7 +33,7 @@ from spbench.model.modulation import (
 )
 from spbench.model.positions import LearnedPositions
 from spbench.model.streams import StreamShards, of_both, without_text
-from spbench.model.sublayers import Attending, Heads, Shared, make
+from spbench.model.sublayers import Attending, Heads, Shared, make, recomputed
 from spbench.strategies.base import Plan
 from spbench.workload.block import Attention, CrossAttention
 from spbench.workload.flops import modulated
@@ -217,14 +216,12 @@ class Transformer(nn.Module):
         """The output for this rank's part of the inputs."""
         given = inputs.conditions
         conditions = () if self.conditioning is None else tuple(map(self.conditioning, given))
-        recompute = self.workload.checkpointing == "full" and inputs.x.requires_grad
+        recompute = self.workload.recomputes and inputs.x.requires_grad
         x, text = self.positions(inputs.x, self.first), inputs.text
-        # Nothing is random, so there is no state to keep.
-        recomputed = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
         for block in self.blocks:
             assert isinstance(block, Block)
             x = switched(x, block.first)
-            run = partial(recomputed, block) if recompute else block
+            run = recomputed(block) if recompute else block
             x, text = run(x, text, conditions, inputs)
         # The last norm is a plain one: there is no condition for it.
         normed, *_ = self.norm(without_text(x, text), ())

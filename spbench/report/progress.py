@@ -328,6 +328,6 @@ def in_a_line(work: Workload) -> str:
     size = f"hidden {work.hidden}, {work.heads} heads, depth {work.depth_in_words}"
     how = f"{work.dtype}, {work.mode}"
     batch = f"batch {work.batch}" + (f" x {work.guidance}" if work.guidance > 1 else "")
-    again = ", checkpointed" if work.checkpointing != "none" else ""
+    again = {"none": "", "full": ", checkpointed", "selective": ", attention recomputed"}
     update = f", {work.optimizer}" if work.optimizer != "none" else ""
-    return f"{work.name}: {axes}, {size}, {batch}, {how}{again}{update}"
+    return f"{work.name}: {axes}, {size}, {batch}, {how}{again[work.checkpointing]}{update}"

@@ -86,7 +86,13 @@ class Record:
     batch: Annotated[int, Column("Samples of one step, over all ranks together.")]
     dtype: Annotated[str, Column("Number format of weights and activations.")]
     mode: Annotated[str, Column("`train` or `forward`.")]
-    checkpointing: Annotated[str, Column("`none` or `full`.")]
+    checkpointing: Annotated[
+        str,
+        Column(
+            "`none`, `full` (backward computes each block again) or `selective` (it computes each "
+            "self-attention again, from q, k and v on)."
+        ),
+    ]
     device: Annotated[str, Column("`cuda` or `cpu`.")]
     backend: Annotated[str, Column("`nccl`, `gloo`, or `fake` for one GPU's share.")] = ""
     kind: Annotated[

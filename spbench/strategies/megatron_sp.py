@@ -18,7 +18,7 @@ strategy attends across groups: ranks with the same heads, as if there were no o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from typing import Any, ClassVar, final
@@ -87,6 +87,10 @@ class CutPlan(FixedPlan):
         again = [] if self.strategy.keep_input else gathers
         bias, back = bias_traffic_by_groups(sublayer, work, len(image))
         return gathers + norm + bias + scatters, gathers + back + norm + again + scatters
+
+    def sent_by_attend(self, sublayer: Sublayer, axis: str) -> list[Transfer]:
+        bias, _ = bias_traffic_by_groups(sublayer, self.workload, self.ranks)
+        return bias
 
     @final
     def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
@@ -159,14 +163,25 @@ class GroupsPlan(CutPlan):
             return in_group(*(tuple(sizes[rank] for rank in members) for sizes in (image, text)))
 
         forward, backward = along(TP, self.mesh.groups(TP), held_in_group)
-        there, back = self._traffic_across(sublayer, axis)
+        there, back = self._sent_across(
+            sublayer, axis, lambda plan: plan.sublayer_traffic(sublayer, axis)
+        )
         # Attention lies between what the projection in sends, and the scatters of the one out.
         scatters = [transfer for transfer in forward if transfer.op == "reduce_scatter"]
         before = forward[: len(forward) - len(scatters)]
         return [*before, *there, *scatters], back + backward
 
-    def _traffic_across(self, sublayer: Sublayer, axis: str) -> Traffic:
-        """Transfers of an attention along ``axis`` across the groups."""
+    def sent_by_attend(self, sublayer: Sublayer, axis: str) -> list[Transfer]:
+        sent, _ = self._sent_across(
+            sublayer, axis, lambda plan: (plan.sent_by_attend(sublayer, axis), [])
+        )
+        return sent
+
+    def _sent_across(
+        self, sublayer: Sublayer, axis: str, sent: Callable[[FixedPlan], Traffic]
+    ) -> Traffic:
+        """Transfers of an attention along ``axis`` across the groups; ``sent``: those of a plan
+        for the heads of one rank."""
         if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
             return [], []
         queries = self.workload.heads // self.workload.key_heads  # of each key head
@@ -175,7 +190,7 @@ class GroupsPlan(CutPlan):
         shares = [(n * queries, n) for n in keys]
 
         def across(part: Workload) -> Traffic:
-            return self.across.with_heads_of(part).sublayer_traffic(sublayer, axis)
+            return sent(self.across.with_heads_of(part))
 
         return traffic_across(self.workload, self.mesh, shares.__getitem__, across)
 

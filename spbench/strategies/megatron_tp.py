@@ -65,6 +65,9 @@ class TensorPlan(Plan):
         norm = cut_norm_sums(sublayer, work, work.all_tokens, self.ranks)
         return norm + sums, taken_traffic(sublayer, work, self.ranks) + norm + sums
 
+    def sent_by_attend(self, sublayer: Sublayer, axis: str) -> list[Transfer]:
+        return []  # a rank takes the bias of its heads from what it holds
+
     def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
         def times(x: Tensor, matrix: Tensor, bias: Tensor, _: Shard) -> Tensor:
             return in_memory_order(lambda x: _Product.apply(x, matrix, bias, comm), x)

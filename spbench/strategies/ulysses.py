@@ -25,7 +25,7 @@ from spbench.strategies.fixed_axis import FixedAxis, FixedPlan, padding_in_words
 from spbench.strategies.refusals import heads_why_not
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard
-from spbench.workload.traffic import Traffic
+from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
 
 
@@ -49,6 +49,12 @@ class UlyssesPlan(FixedPlan):
             pads = self.strategy.padded
             return traffic_by_heads(sublayer, self.workload, axis, self.held(axis), pads)
         return super().sublayer_traffic(sublayer, axis)
+
+    def sent_by_attend(self, sublayer: Sublayer, axis: str) -> list[Transfer]:
+        sent = super().sent_by_attend(sublayer, axis)
+        if isinstance(sublayer, Attention) and self.exchanges(axis in sublayer.axes):
+            return sent[:-1]  # backward of the result's way home needs nothing of forward
+        return sent
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives

@@ -29,7 +29,7 @@ from spbench.results.machine import gpus as gpus_here
 from spbench.results.nvml import GpuState
 from spbench.text import counted
 from spbench.workload.case import MAX_RANKS, Case, Cell, Device
-from spbench.workload.flops import step_flops
+from spbench.workload.flops import executed_flops
 
 MAX_PROCESSES = 1024
 PROBE = 512
@@ -211,10 +211,7 @@ class Machines:
     def step_s(self, case: Case) -> float | None:
         """About the seconds of a step, without communication; None on a GPU whose data sheet is not
         known."""
-        flops = float(step_flops(case.workload))
-        if case.workload.recomputes:
-            flops *= 4 / 3  # forward runs twice of forward, forward again and a twofold backward
-        of_rank = flops / case.ranks
+        of_rank = executed_flops(case.workload) / case.ranks
         if case.device == "cuda":
             peak_tflops = known_peak(self.gpus, case.workload.dtype)
             return of_rank / (PART_OF_PEAK * peak_tflops * 1e12) if peak_tflops else None

@@ -123,6 +123,16 @@ class Vendor(Packaged, ABC):
         is_there = self.flash and find_spec("flash_attn") is not None
         return [dtype for dtype in self.dtypes if dtype.endswith("16") or not is_there]
 
+    def misfit(self, workload: Workload) -> str | None:
+        unfit = super().misfit(workload)
+        if unfit is None and workload.recomputes_attention:
+            # torch stops behind the last tensor that a package saves, which differs by version.
+            return (
+                f"what {self.package} sends again where attention alone is recomputed is not "
+                "predicted; write checkpointing: none, or full"
+            )
+        return unfit
+
     @abstractmethod
     def exchange(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:
         """Attention of this rank's part of one sequence, by the package.
