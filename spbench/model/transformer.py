@@ -203,6 +203,12 @@ class Transformer(nn.Module):
         )
         self.final = WholeLinear(last)
 
+    @property
+    def units(self) -> list[nn.Module]:
+        """What is compiled by itself: each sublayer with its norm and residual. The switch to its
+        axis lies before it."""
+        return [module for module in self.modules() if isinstance(module, Residual)]
+
     def _norm(self, index: int | None, shard: Shard) -> PlainNorm | ModulatedNorm:
         if index is None:
             return PlainNorm(self.workload)
@@ -260,6 +266,11 @@ class AttentionModel(nn.Module):
         self.pairs = shared.pairs
         self.condition_cuts: list[Shard | None] = [None]
         self.attention = AttentionAlone(attention, shared)
+
+    @property
+    def units(self) -> list[nn.Module]:
+        """What is compiled by itself."""
+        return [self.attention]
 
     def forward(self, inputs: Inputs) -> Tensor:
         return self.attention(inputs.x, inputs, self.first)

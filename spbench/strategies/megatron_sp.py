@@ -27,6 +27,7 @@ import torch
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.compiler import applied
 from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.heads import bias_of_groups, bias_traffic_by_groups, traffic_across, with_heads
 from spbench.layers.linear import ColumnCut, LinearSpec, RowCut, cut_norm_sums, sum_of_rows
@@ -105,7 +106,7 @@ class CutPlan(FixedPlan):
         self, x: Tensor, matrix: Tensor, bias: Tensor, shard: Shard, comm: Collectives
     ) -> Tensor:
         group, held = self.neighbours(comm, shard)
-        return _GatherProduct.apply(x, matrix, bias, group, held, self.strategy.keep_input)
+        return applied(_GatherProduct, x, matrix, bias, group, held, self.strategy.keep_input)
 
     def _scattered(self, parts: Tensor, shard: Shard, comm: Collectives) -> Tensor:
         group, held = self.neighbours(comm, shard)

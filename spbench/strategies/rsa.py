@@ -22,6 +22,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives, Pending
+from spbench.comm.compiler import applied
 from spbench.layers.attention import Scores, attend_projected, projected_traffic
 from spbench.layers.memory_order import put_outermost
 from spbench.layers.rsa_rows import Rows, softmax_backward_
@@ -58,7 +59,7 @@ class RingPlan(FixedPlan):
         if scores.projection is not None:
             return attend_projected(q, k, v, scores, shard, comm)
         rows = Rows(q, k, scores, shard, comm.rank)
-        return _Rings.apply(q, k, v, scores.bias, rows, comm, self.strategy.reduce_scatter)
+        return applied(_Rings, q, k, v, scores.bias, rows, comm, self.strategy.reduce_scatter)
 
 
 @final

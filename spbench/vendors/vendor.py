@@ -19,6 +19,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.compiler import never_compiled
 from spbench.layers.attention import Folding, Scores
 from spbench.layers.kernels import kernel
 from spbench.strategies.fixed_axis import FixedPlan
@@ -55,6 +56,7 @@ class VendorPlan(FixedPlan):
             return super().sublayer_traffic(sublayer, axis)
         return self.strategy.sent(self.workload, self.held(axis))
 
+    @never_compiled  # its transfers do not pass comm/, which the compiler is kept out of
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:

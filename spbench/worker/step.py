@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.compiler import compile_apart
 from spbench.comm.fake import silent_transports
 from spbench.comm.gradient_buckets import BUCKET_BYTES, GradientSum
 from spbench.comm.transport import Transports
@@ -36,6 +37,7 @@ from spbench.worker.fingerprint import Grids
 from spbench.worker.observer import Observer
 from spbench.worker.tensor_errors import root_mean_square
 from spbench.worker.witness import Witness
+from spbench.workload.case import Execution
 from spbench.workload.mesh import CFG
 from spbench.workload.sharding import Shard, Shards
 
@@ -58,9 +60,10 @@ class Step:
         observer: Observer | None = None,
         several_buckets: bool = False,
         with_optimizer: bool = True,
+        execution: Execution = "eager",
     ) -> None:
         """``seed`` gives every strategy the same weights and inputs. ``several_buckets``: of
-        gradients, also of a model that would fill but one."""
+        gradients, also of a model that would fill but one. ``execution``: how the model runs."""
         self.plan, self.transports, self.device = plan, transports, device
         self.workload = workload = plan.workload
         self._observer = observer or Observer()
@@ -85,6 +88,8 @@ class Step:
         self.seed = seed
         load_weights(model, self.comm.rank, seed, sharpness, workload.key_heads)
         self.model = model.requires_grad_(self.train)
+        if execution == "compiled":
+            compile_apart(model.units)
         self.gradient_comm = Collectives(transports.gradients, mesh)
         over = partial(summed_over, mesh=mesh, holds_whole=plan.group.holds_whole)
         self.gradients = self._gradient_sum(over, several_buckets) if self.train else None
