@@ -140,7 +140,9 @@ def run_gate(
         return result
     observer.heartbeat.working()
     uncounted = Observer(times=observer.times)  # planted faults count the case's own steps
-    return replace(result, twin=_compare(plan, transports, device, twin, uncounted, False, execution))
+    return replace(
+        result, twin=_compare(plan, transports, device, twin, uncounted, False, execution)
+    )
 
 
 def _compare(
@@ -162,8 +164,8 @@ def _compare(
         sharpness=sharpness,
         observer=observer,
         several_buckets=True,
-        execution=execution,
     )
+    step.run_as(execution)
     transports.reset()
     with step.witness() as witness:
         mine = run_seeded(step, reference.rounded_to, observer)

@@ -59,9 +59,8 @@ def measure(
         torch.cuda.empty_cache()  # what the gate left behind is not the step's
     with observer.phase("memory"):
         device, seed = group.device, case.seed
-        whole = Step(
-            plan, group.transports, device, seed=seed, observer=observer, execution=case.execution
-        )
+        whole = Step(plan, group.transports, device, seed=seed, observer=observer)
+        whole.run_as(case.execution)
         inputs, cotangent = whole.seeded_inputs()
         proof = StepProof(whole, inputs, cotangent, group, observer, expected)
 

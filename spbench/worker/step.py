@@ -60,10 +60,9 @@ class Step:
         observer: Observer | None = None,
         several_buckets: bool = False,
         with_optimizer: bool = True,
-        execution: Execution = "eager",
     ) -> None:
         """``seed`` gives every strategy the same weights and inputs. ``several_buckets``: of
-        gradients, also of a model that would fill but one. ``execution``: how the model runs."""
+        gradients, also of a model that would fill but one."""
         self.plan, self.transports, self.device = plan, transports, device
         self.workload = workload = plan.workload
         self._observer = observer or Observer()
@@ -88,13 +87,16 @@ class Step:
         self.seed = seed
         load_weights(model, self.comm.rank, seed, sharpness, workload.key_heads)
         self.model = model.requires_grad_(self.train)
-        if execution == "compiled":
-            compile_apart(model.units)
         self.gradient_comm = Collectives(transports.gradients, mesh)
         over = partial(summed_over, mesh=mesh, holds_whole=plan.group.holds_whole)
         self.gradients = self._gradient_sum(over, several_buckets) if self.train else None
         updates = with_optimizer and workload.optimizer == "adamw"
         self.optimizer = adamw(self.model.parameters()) if updates else None
+
+    def run_as(self, execution: Execution) -> None:
+        """Before its first step: how the model is to run."""
+        if execution == "compiled":
+            compile_apart(self.model.units)
 
     def _gradient_sum(
         self, over: Callable[[nn.Parameter], tuple[str, ...]], several_buckets: bool

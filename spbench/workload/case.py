@@ -109,7 +109,13 @@ class Case(Meshed):
     @property
     def key(self) -> str:
         """16 hexadecimal digits; equal for cases that measure the same thing."""
-        without = {"launch", "budget", "workload", "mesh", *(["execution"] if self.is_eager else [])}
+        without = {
+            "launch",
+            "budget",
+            "workload",
+            "mesh",
+            *(["execution"] if self.is_eager else []),
+        }
         fields = self.model_dump(mode="json", by_alias=True, exclude=without)
         fields |= {"mesh": str(self.mesh)} if str(self.mesh) else {}
         return _hash(fields | {"workload": _resolved_fields(self.workload, "source")})[:16]
