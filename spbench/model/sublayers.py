@@ -4,8 +4,9 @@
 
 Selective checkpointing (Korthikanti et al., MLSys 2023, section 5) has backward run ``attend`` of
 self-attentions again, with all that it exchanges: what lies between q and k, normed and turned, and
-the projection out. Its scores and softmax are most of the memory and little of the work. As in
-Megatron-LM cross-attention is not run again: to a few tokens of a context it holds little.
+the projection out. Its scores and softmax are most of the memory and little of the work.
+Cross-attention, of which the paper's model has none, is not run again: to a few tokens of a
+context it holds little.
 
 Between the projections the axes may be whole or cut; only the strategy knows which. Text is
 projected by the same modules, or by others of the same kind (``streams.py``).
