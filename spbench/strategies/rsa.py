@@ -58,8 +58,8 @@ class RingPlan(FixedPlan):
             return super().attend(q, k, v, scores, shard, comm)
         if scores.projection is not None:
             return attend_projected(q, k, v, scores, shard, comm)
-        rows = Rows(q, k, scores, shard, comm.rank)
-        return applied(_Rings, q, k, v, scores.bias, rows, comm, self.strategy.reduce_scatter)
+        how = scores, shard, comm, self.strategy.reduce_scatter
+        return applied(_Rings, q, k, v, scores.bias, *how)
 
 
 @final
@@ -76,7 +76,8 @@ class RingSelfAttention(FixedAxis):
 class _Rings(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
-        bias, rows, comm, ctx.scatter = how
+        bias, scores_of, shard, comm, ctx.scatter = how
+        rows = Rows(q, k, scores_of, shard, comm.rank)
         # Scaled queries: D^-1/2 on (b, s, D) and not on (b, s, S), which is larger.
         scaled, keys = rows.fold(q * q.shape[-1] ** -0.5), rows.fold_keys(k)
         scores = rows.mask_(rows.product(scaled, comm.ring(keys, rows.keys), hidden=-torch.inf))
@@ -102,7 +103,7 @@ class _Rings(torch.autograd.Function):
         d_k = _start_sum(rows.turned_product(scaled, d_scores), rows, comm, ctx.scatter)
         d_bias = rows.bias_gradient(d_scores) if ctx.biased else None
         d_keys = (rows.unfold_keys(pending.wait()) for pending in (d_k, d_v))
-        return rows.unfold(d_q).flatten(-3, -2), *d_keys, d_bias, None, None, None
+        return rows.unfold(d_q).flatten(-3, -2), *d_keys, d_bias, *(None,) * 4
 
 
 def _d_scores_(weights: Tensor, d_out: Tensor, values: Tensor, rows: Rows) -> Tensor:
