@@ -22,7 +22,7 @@ from spbench.layers.kernels import fastest_kernels
 from spbench.strategies.registry import load
 from spbench.worker.step import Step
 from spbench.workload.catalogue import find, with_settings
-from spbench.workload.flops import step_flops
+from spbench.workload.flops import executed_flops
 from spbench.workload.workload import Workload
 
 KINDS = {
@@ -75,8 +75,7 @@ def report(work: Workload, strategy: str, ranks: int, flop_per_s: float) -> None
     for kernel in kernels:
         by_kind[kind_of(kernel.key)] += kernel.self_device_time_total / 1e3 / STEPS
     busy_ms = sum(by_kind.values())
-    again = 4 / 3 if work.mode == "train" and work.checkpointing == "full" else 1
-    floor_ms = step_flops(work) * again / ranks / flop_per_s * 1e3
+    floor_ms = executed_flops(work) / ranks / flop_per_s * 1e3
     print(
         f"\n{work.name}, {strategy} on {ranks}: step {step_ms:.1f} ms, issued in {issued_ms:.1f}; "
         f"kernels {busy_ms:.1f}; at {flop_per_s / 1e12:.0f} TFLOP/s {floor_ms:.1f}"

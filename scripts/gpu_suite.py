@@ -24,7 +24,7 @@ from spbench.results.record import Record
 from spbench.results.runs_csv import latest, read_runs, records_of
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.fields import DTYPE_BYTES
-from spbench.workload.flops import parameters, step_flops
+from spbench.workload.flops import executed_flops, parameters
 from spbench.workload.traffic import PHASES, shared_length
 from spbench.workload.workload import Workload
 
@@ -58,8 +58,7 @@ class Estimate:
 
 def estimate(work: Workload, strategy: str, sharded: str, ranks: int) -> Estimate:
     """One rank's share of a step. Replicated weights: themselves, gradients, buckets."""
-    again = work.mode == "train" and work.checkpointing == "full"
-    blocks = BLOCK_ACTIVATIONS + work.blocks if again else BLOCK_ACTIVATIONS * work.blocks
+    blocks = BLOCK_ACTIVATIONS + work.blocks if work.recomputes else BLOCK_ACTIVATIONS * work.blocks
     kept = blocks * work.activation_bytes / ranks
     weights = 3 * parameters(work).total * DTYPE_BYTES[work.dtype]
     if strategy.startswith("rsa"):  # whole rows: scores, their softmax, its gradient
@@ -68,7 +67,7 @@ def estimate(work: Workload, strategy: str, sharded: str, ranks: int) -> Estimat
         kept += (
             3 * work.samples * work.all_tokens * row * work.heads * DTYPE_BYTES[work.dtype] / ranks
         )
-    flops = step_flops(work) * (4 / 3 if again else 1)
+    flops = executed_flops(work)
     return Estimate(step_s=flops / ranks / FLOP_PER_S, peak_bytes=weights + kept)
 
 

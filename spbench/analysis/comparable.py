@@ -19,9 +19,9 @@ from spbench.results.variables import ASKED, compared, read_column
 from spbench.text import grouped
 
 SHAPE = ("axes", "batch", "dtype", "mode", "checkpointing", "optimizer", "guidance")
-COMPUTES = ("workload", *SHAPE, "world_size", "strategy")
+COMPUTES = ("workload", *SHAPE, "execution", "world_size", "strategy")
 """Columns in which rows of one case agree, whatever their device and seed."""
-PANEL = ("workload", "workload_key", *SHAPE, "kind", "device", "cluster")
+PANEL = ("workload", "workload_key", *SHAPE, "execution", "kind", "device", "cluster")
 """Columns in which rows of one panel agree, besides the measurement budget."""
 LIBRARIES = ("kind", "device", "backend", "gpu", "torch", "cuda", "nccl")
 """What the memory of a step depends on, besides the code."""
@@ -180,11 +180,14 @@ def panel_title(row: LaunchRow | Mapping[str, Any]) -> str:
     axes = re.sub(r"(?<=\d)x", " x ", row["axes"]).replace("=", " ")
     words = [axes, f"batch {row['batch']}", row["dtype"], row["mode"]]
     if row["checkpointing"] != "none":
-        words.append("checkpointed")
+        again = {"full": "checkpointed", "selective": "attention recomputed"}
+        words.append(again.get(row["checkpointing"], row["checkpointing"]))
     if row["guidance"]:
         words.append(f"{row['guidance']} branches")
     if row["optimizer"]:
         words.append(row["optimizer"])
+    if row["execution"]:
+        words.append(row["execution"])
     if row["kind"] != "measured":
         on = f" on {row['cluster']}" if row["cluster"] else ""
         words.append(row["kind"].replace("_", " ") + on)

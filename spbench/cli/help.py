@@ -44,7 +44,7 @@ GROUPS = {
         *("metrics", "reference", "against"),
     ),
     "How it is measured": (
-        *("launches", "quick", "share", "device", "seed", "peak_tflops", "timeout"),
+        *("launches", "quick", "share", "execution", "device", "seed", "peak_tflops", "timeout"),
         *("hang_after", "max_time", "measure", "links"),
     ),
     "What has to fit": ("memory", "reserve", "axes"),

@@ -247,7 +247,7 @@ def recommend_command(
     if share is not None:
         projected = [each for each in projected if each.share or each.cost is None]
     found = recommend(projected, target, mode)
-    named = None if compiled else asked
+    named = [*asked, *(["--compiled"] if compiled else [])]
     if as_json:
         print_json(as_data(found, named))
     else:

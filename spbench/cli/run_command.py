@@ -24,6 +24,7 @@ from spbench.sweep.devices import (
     forecast,
     memory_needed,
     no_gpu_here,
+    refuse_compiling,
     visible_gpus,
     why_not_here,
 )
@@ -55,6 +56,13 @@ from spbench.workload.sweeps import LAUNCHES, MAX_LAUNCHES
 @nodes_options
 @options.device_option
 @click.option("--share", is_flag=True, help="Measure rank 0's share alone; nothing is sent.")
+@click.option(
+    "--compiled",
+    "execution",
+    flag_value="compiled",
+    default="eager",
+    help="Give each sublayer to torch.compile; transfers part its graphs.",
+)
 @click.option("--peak-tflops", type=Positive(), help="Peak Tflop/s of a device, for MFU.")
 @click.option(
     "--seed",
@@ -78,6 +86,8 @@ def run_command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -
     with loading_torch(verbose=ctx.params["verbose"]):
         request = request_of(ctx)
         planned = cells(request)
+        if request.starts:
+            refuse_compiling(cell.case for cell in planned if cell.why_not is None)
     announce_fault(request.fault, planned)
     if dry_run:
         from spbench.projection.dryrun.rank_work import rank_works

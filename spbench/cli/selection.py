@@ -234,6 +234,7 @@ def request_of(ctx: click.Context) -> Request:
     request = replace(
         request,
         kind="one_gpu_share" if share else "measured",
+        execution=flags.get("execution", "eager"),
         starts=starts,
         launches=flags["launches"] or (1 if quick else request.launches),
         budget=QUICK if quick else MeasurementBudget(),

@@ -238,6 +238,7 @@ class Collectives:
         """What arrives by a transfer that is under way."""
         return Pending(handle, arriving, self.deferred)
 
+    @never_compiled
     def switch_in_chunks(
         self, before: Shard, after: Shard, outermost: int, chunks: int
     ) -> SwitchInChunks:

@@ -1,4 +1,4 @@
-"""torch's compiler: what it is kept out of, how often its graphs run, the names that it changes.
+"""torch's compiler: what it is given, what it is kept out of, how often its graphs run.
 
 Transfers are counted by Python code, which must run each time: the compiler would run it once,
 while it traces, and write down what came of it. What looks on (``layers/dispatch_modes.py``) is
@@ -12,7 +12,8 @@ module's weights. Should they change, tests/unit/comm/test_compiler.py finds it 
 
 import sys
 import threading
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from types import CodeType, FrameType
 from typing import Any, Protocol, TypeVar, cast, final
@@ -33,6 +34,34 @@ def never_compiled(function: Function) -> Function:
     set_code_exec_strategy(function.__code__, NEVER)  # where it is called from uncompiled code
     function._torchdynamo_disable = True  # type: ignore[attr-defined]  # where it would be inlined
     return function
+
+
+@never_compiled
+def applied(function: type[torch.autograd.Function], *args: Any) -> Any:
+    """``function.apply(*args)`` as it is written, of a function that sends in forward or backward:
+    the compiler would follow it, and find transfers in the middle of one operation."""
+    return function.apply(*args)
+
+
+MANY = 2**16
+"""Versions of a function that the compiler may make. By default it gives up behind 8, and runs the
+function eagerly from then on: sublayers share their code, and each kind of them is a version."""
+
+
+def compile_apart(modules: Iterable[nn.Module]) -> None:
+    """Gives each of the modules to ``torch.compile``, which compiles it when it is first called;
+    names of weights stay. Transfers in it part its graphs, and nothing else does."""
+    from torch import _dynamo  # it takes a second to load
+
+    config: Any = _dynamo.config
+    config.recompile_limit = config.accumulated_recompile_limit = MANY
+    # Else a transfer parts every function that leads to it: a gather inside a projection inside a
+    # sublayer would be seven graphs in place of two.
+    config.nested_graph_breaks = True
+    # It says of each cached function that it is followed as if it were not: they are pure.
+    warnings.filterwarnings("ignore", message="Dynamo detected a call to a `functools.lru_cache`")
+    for module in modules:
+        module.compile(dynamic=False)
 
 
 @final

@@ -127,6 +127,7 @@ class SwitchInChunks:
         self._back: list[Pending[Tensor]] = []
         self._whole: Tensor | None = None
 
+    @never_compiled
     def parts(self, x: Tensor) -> Sequence[Tensor]:
         """The chunks of ``x``, in order, each with as many of every rank's positions."""
         parts: Sequence[Tensor] = _Parts.apply(x, self, [size for _, size in self._chunks])

@@ -76,7 +76,7 @@ class Folding:
         """Folds ``x``, which may have fewer heads and another length."""
         # (B, *axes, Z, D) -> (*others, *attended, Z, D) -> (b, S, Z, D) -> (b, Z, S, D)
         moved = x.permute(*self.others, *self.dims, x.ndim - 2, x.ndim - 1)
-        length = math.prod(x.shape[dim] for dim in self.dims)
+        length = math.prod([x.shape[dim] for dim in self.dims])
         return reshaped(moved, (-1, length, *x.shape[-2:])).transpose(1, 2)
 
     def unfold(self, folded: Tensor) -> Tensor:
@@ -181,7 +181,7 @@ def cross_attend(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
     longer = LONGER * k.shape[1]
     order = memory_order(q, 2)
     sample = order.index(0)
-    if math.prod(q.shape[dim] for dim in order[sample + 1 : -2]) < max(SHORTEST, longer):
+    if math.prod([q.shape[dim] for dim in order[sample + 1 : -2]]) < max(SHORTEST, longer):
         order, sample = [0, *(dim for dim in order if dim)], 0  # else pieces would be short
     ordered = q.permute(order)
     flat = ordered.flatten(sample + 1, -3)

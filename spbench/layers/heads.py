@@ -16,7 +16,7 @@ import math
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from functools import cache, cached_property, partial
+from functools import cache, partial
 from itertools import accumulate
 from typing import Any, final
 
@@ -26,6 +26,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.compiler import applied
 from spbench.comm.packing import memory_order
 from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.memory_order import in_memory_order, permuted, restored
@@ -46,6 +47,8 @@ class HeadShares:
     """Key heads of each rank, in order; several ranks may have copies of one."""
     group: int
     """Query heads for each key head."""
+    starts: Sizes
+    """The first query head of each rank, and their number."""
 
     @property
     def key_sizes(self) -> Sizes:
@@ -78,12 +81,8 @@ class HeadShares:
     def _users_of(self, head: int, rank: int) -> int:
         """Query heads of ``rank`` that a key head serves."""
         # Query heads [head g, (head + 1) g) share a key head; of these the rank has [first, last).
-        first, last = self._starts[rank], self._starts[rank + 1]
+        first, last = self.starts[rank], self.starts[rank + 1]
         return min((head + 1) * self.group, last) - max(head * self.group, first)
-
-    @cached_property
-    def _starts(self) -> Sizes:
-        return tuple(accumulate(self.queries, initial=0))
 
 
 @cache
@@ -131,6 +130,7 @@ def share_heads(heads: int, key_heads: int, ranks: int) -> HeadShares:
             for first, count in runs_of(queries)
         ),
         group=group,
+        starts=tuple(accumulate(queries, initial=0)),
     )
 
 
@@ -506,7 +506,7 @@ def taken(scores: Scores, group: int, comm: Collectives) -> Scores:
     if scores.bias is None:
         return scores
     heads = share_groups(scores.bias.shape[3] // group, group, comm.size)
-    own: Tensor = _Taken.apply(scores.bias, Shard.of_sizes(3, heads), comm)
+    own: Tensor = applied(_Taken, scores.bias, Shard.of_sizes(3, heads), comm)
     return replace(scores, bias=own, bias_shard=None)
 
 

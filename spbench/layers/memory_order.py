@@ -45,7 +45,9 @@ def split_in_memory_order(
     """
     order = memory_order(x, features)
     whole = permuted(x, order)
-    parts = _Split.apply(whole, widths, dim)
+    # In a graph the compiler joins gradients, and nothing can ask it where they lie.
+    in_a_graph = torch.compiler.is_compiling()
+    parts = whole.split(list(widths), dim) if in_a_graph else _Split.apply(whole, widths, dim)
     return [restored(part, order[: x.ndim - features]) for part in parts]
 
 
@@ -92,7 +94,7 @@ def joined_in_memory_order(parts: Sequence[Tensor], features: int = 1) -> Tensor
 
 def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
     """``x`` in another shape; where that is no view, a GPU copies it in longer words."""
-    if not is_on_gpu(x):
+    if not is_on_gpu(x) or torch.compiler.is_compiling():
         return x.reshape(*shape)
     try:
         return x.view(*shape)

@@ -57,7 +57,7 @@ class JointAttention(nn.Module):
         both = zip(turned, self.text.normed(*text_heads), strict=True)
         q, k, v = (end_to_end(*streams, cut.image.dim) for streams in both)
         # (B, S + L, Z, D): one axis at dim 1, however many the image has
-        attended = image.plan.attend(q, k, v, Scores(dims=(1,)), cut.joint, image.comm)
+        attended = image.attend(q, k, v, Scores(dims=(1,)), cut.joint)
         x, text = parted(attended, turned[0].shape, cut.image.dim)
         return image.out_of(x, beside, cut.image), self.text.out_of(text, text_beside, cut.text)
 

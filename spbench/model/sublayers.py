@@ -2,19 +2,26 @@
 
     x (B, *axes, H)  ->  linear_in  ->  q, k, v (B, *axes, Z, D)  ->  attend  ->  linear_out
 
+Selective checkpointing (Korthikanti et al., MLSys 2023, section 5) has backward run ``attend`` of
+self-attentions again, with all that it exchanges: what lies between q and k, normed and turned, and
+the projection out. Its scores and softmax are most of the memory and little of the work.
+Cross-attention, of which the paper's model has none, is not run again: to a few tokens of a
+context it holds little.
+
 Between the projections the axes may be whole or cut; only the strategy knows which. Text is
 projected by the same modules, or by others of the same kind (``streams.py``).
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, cross_attend
@@ -56,12 +63,32 @@ class Shared:
         return {axis: self.plan.shards[axis].along(1) for axis in self.workload.pairs}
 
 
+def recomputed(module: nn.Module) -> Callable[..., Any]:
+    """``module``, whose forward runs once more in backward: none of its tensors is kept."""
+    # Nothing is random, so there is no state to keep.
+    return partial(checkpoint, module, use_reentrant=False, preserve_rng_state=False)
+
+
+@final
+class AttentionCore(nn.Module):
+    """What the strategy does with q, k and v: (B, *axes, Z, D) of each -> (B, *axes, Z, D)."""
+
+    def __init__(self, shared: Shared) -> None:
+        super().__init__()
+        self.plan, self.comm = shared.plan, shared.comm
+
+    def forward(self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard) -> Tensor:
+        return self.plan.attend(q, k, v, scores, shard, self.comm)
+
+
 class Attending(nn.Module, ABC):
     """Attention along one axis or several joined, between projections that a subclass has."""
 
     def __init__(self, attention: Attention, shared: Shared) -> None:
         super().__init__()
         self.plan, self.comm, workload = shared.plan, shared.comm, shared.workload
+        self.core = AttentionCore(shared)
+        self.attend = recomputed(self.core) if workload.recomputes_attention else self.core
         self.dims, self.causal = workload.dims(attention), attention.causal
         self.norm: EachHeadNorm | AcrossHeadsNorm | None = None
         if workload.qk_norm == ACROSS_HEADS:
@@ -110,7 +137,7 @@ class Attending(nn.Module, ABC):
             bias=None if self.bias is None else self.bias(inputs.pairs[self.bias_axis]),
             bias_shard=None if self.bias is None else self.bias_shard,
         )
-        return self.out_of(self.plan.attend(q, k, v, scores, shard, self.comm), beside, shard)
+        return self.out_of(self.attend(q, k, v, scores, shard), beside, shard)
 
 
 @final

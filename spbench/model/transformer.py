@@ -5,7 +5,7 @@
         x = x + gate * sublayer(norm(x))         # linear_in -> attend -> linear_out
 
 The activation comes sharded, as a patch embedding leaves it. The final projection runs on
-whatever shard is current: 36 times fewer channels, still sharded. Under checkpointing each
+whatever shard is current: 36 times fewer channels, still sharded. Under full checkpointing each
 block is recomputed from its input; the switch into the block is not. Text that is attended goes
 along as a second stream (``streams.py``).
 
@@ -17,12 +17,11 @@ channels are q, k and v end to end, its output's are the heads' results.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
-from functools import cache, partial
+from functools import cache
 from itertools import chain, pairwise
 from typing import NamedTuple, final
 
 from torch import Tensor, nn
-from torch.utils.checkpoint import checkpoint
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.started_switches import can_be_in_chunks
@@ -45,6 +44,7 @@ from spbench.model.sublayers import (
     Heads,
     Shared,
     make,
+    recomputed,
 )
 from spbench.strategies.base import Plan
 from spbench.workload.block import Attention, CrossAttention
@@ -262,6 +262,12 @@ class Transformer(nn.Module):
         )
         self.final = WholeLinear(last, comm)
 
+    @property
+    def units(self) -> list[nn.Module]:
+        """What is compiled by itself: each sublayer with its norm and residual. The switch to its
+        axis lies before it."""
+        return [module for module in self.modules() if isinstance(module, Residual)]
+
     def _norm(self, index: int | None, shard: Shard) -> PlainNorm | ModulatedNorm:
         if index is None:
             return PlainNorm(self.workload)
@@ -275,14 +281,12 @@ class Transformer(nn.Module):
         """The output for this rank's part of the inputs."""
         given = inputs.conditions
         conditions = () if self.conditioning is None else tuple(map(self.conditioning, given))
-        recompute = self.workload.checkpointing == "full" and inputs.x.requires_grad
+        recompute = self.workload.recomputes and inputs.x.requires_grad
         x, text = self.positions(inputs.x, self.first), inputs.text
-        # Nothing is random, so there is no state to keep.
-        recomputed = partial(checkpoint, use_reentrant=False, preserve_rng_state=False)
         for block in self.blocks:
             assert isinstance(block, Block)
             x = switched(x, block.first)
-            run = partial(recomputed, block) if recompute else block
+            run = recomputed(block) if recompute else block
             x, text = run(x, text, conditions, inputs)
         # The last norm is a plain one: there is no condition for it.
         normed, *_ = self.norm(without_text(x, text), ())
@@ -321,6 +325,11 @@ class AttentionModel(nn.Module):
         self.pairs = shared.pairs
         self.condition_cuts: list[Shard | None] = [None]
         self.attention = AttentionAlone(attention, shared)
+
+    @property
+    def units(self) -> list[nn.Module]:
+        """What is compiled by itself."""
+        return [self.attention]
 
     def forward(self, inputs: Inputs) -> Tensor:
         return self.attention(inputs.x, inputs, self.first)

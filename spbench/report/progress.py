@@ -317,7 +317,8 @@ def header(cases: Sequence[Case]) -> list[str]:
         if all(case.kind == "one_gpu_share" for case in cases):
             ranks, backend = f"one rank's share of {ranks}", "nothing is sent"
         of_cases = counted(len({case.key for case in cases}), "case")
-        where = f"{ranks}; {cases[0].device}, {backend}, torch {package_version('torch')}"
+        how = "" if cases[0].is_eager else f", {cases[0].execution}"
+        where = f"{ranks}; {cases[0].device}{how}, {backend}, torch {package_version('torch')}"
         lines.append(f"{counted(len(cases), 'launch')} of {of_cases} on {where}")
     return lines
 
@@ -328,6 +329,6 @@ def in_a_line(work: Workload) -> str:
     size = f"hidden {work.hidden}, {work.heads} heads, depth {work.depth_in_words}"
     how = f"{work.dtype}, {work.mode}"
     batch = f"batch {work.batch}" + (f" x {work.guidance}" if work.guidance > 1 else "")
-    again = ", checkpointed" if work.checkpointing != "none" else ""
+    again = {"none": "", "full": ", checkpointed", "selective": ", attention recomputed"}
     update = f", {work.optimizer}" if work.optimizer != "none" else ""
-    return f"{work.name}: {axes}, {size}, {batch}, {how}{again}{update}"
+    return f"{work.name}: {axes}, {size}, {batch}, {how}{again[work.checkpointing]}{update}"

@@ -40,6 +40,7 @@ def columns_of_case(case: Case) -> dict[str, Any]:
         "world_size": case.ranks,
         **case.mesh.sizes(case.ranks),
         "mesh": str(case.mesh),
+        "execution": "" if case.is_eager else case.execution,
         "effort": case.budget.label,
     }
 
@@ -86,7 +87,13 @@ class Record:
     batch: Annotated[int, Column("Samples of one step, over all ranks together.")]
     dtype: Annotated[str, Column("Number format of weights and activations.")]
     mode: Annotated[str, Column("`train` or `forward`.")]
-    checkpointing: Annotated[str, Column("`none` or `full`.")]
+    checkpointing: Annotated[
+        str,
+        Column(
+            "`none`, `full` (backward computes each block again) or `selective` (it computes each "
+            "self-attention again, from q, k and v on)."
+        ),
+    ]
     device: Annotated[str, Column("`cuda` or `cpu`.")]
     backend: Annotated[str, Column("`nccl`, `gloo`, or `fake` for one GPU's share.")] = ""
     kind: Annotated[
@@ -446,8 +453,10 @@ class Record:
         Column(
             "Graphs of `torch.compile` that a rank runs in a step, as counted in the step behind "
             "the timed ones: a function compiled in three parts is three each time it is called. "
-            "0: the timed steps ran eagerly. Where it is more, `peak_allocated_bytes` is blank "
-            "on a CPU: nothing tells what compiled code allocates there."
+            "0: the timed steps ran eagerly. Where `execution` is `compiled` each sublayer is a "
+            "graph, and each transfer in it makes one more: graphs beyond the sublayers that a "
+            "step calls are its graph breaks. Where it is more than 0, `peak_allocated_bytes` is "
+            "blank on a CPU: nothing tells what compiled code allocates there."
         ),
     ] = None
     unseen_operators: Annotated[
@@ -465,6 +474,14 @@ class Record:
             "The package whose own code the strategy is, with its version, and its commit where it "
             "was installed from a repository. A witness counts what it sends, and nothing silences "
             "it: `compute_ms` is blank. Blank: spbench's own code."
+        ),
+    ] = ""
+    execution: Annotated[
+        str,
+        Column(
+            "`compiled`: each sublayer, with its norm and residual, as `torch.compile` makes it, "
+            "in the gate and in every step behind it; another case than the eager one, and never "
+            "judged against it. Blank: operation by operation, as it is written."
         ),
     ] = ""
 

@@ -31,7 +31,7 @@ from spbench.results.record import COLUMNS, DEFAULTS, REQUIRED, Record, axes_tex
 from spbench.results.run_json import case_of, folder_of_run, read_run
 from spbench.results.store import Lines, lines_of, text_of
 from spbench.text import counted
-from spbench.workload.case import Device, Kind
+from spbench.workload.case import Device, Execution, Kind
 from spbench.workload.fields import Checkpointing, Dtype, Mode, Optimizer
 from spbench.workload.traffic import PHASES
 
@@ -69,6 +69,7 @@ WORDS = {
         "effort": ("full", "quick", "counted", r"[0-9.e+-]+ s(, none silent)?"),
         "axes": (r"[^=]+=[0-9]+(x[^=]+=[0-9]+)*",),
         "guidance": (r"[1-9][0-9]*",),
+        "execution": get_args(Execution),
         "stopped_by": ("precision", "seconds", "iterations"),
         "host_bound": ("yes", "no"),
         "steady": ("yes", "no"),

@@ -26,6 +26,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.compiler import applied
 from spbench.layers.attention import Folding, Scores
 from spbench.layers.blockwise import AttentionGrid, Part, folded_shard, pack, unpack
 from spbench.layers.memory_order import put_outermost
@@ -100,7 +101,7 @@ class GridPlan(FixedPlan):
     ) -> Tensor:
         if shard.dim not in scores.dims or comm.size == 1:
             return super().attend(q, k, v, scores, shard, comm)
-        return _TwoWays.apply(q, k, v, scores, shard, comm)
+        return applied(_TwoWays, q, k, v, scores, shard, comm)
 
 
 @final

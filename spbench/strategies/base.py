@@ -10,6 +10,7 @@ diagrams alike:
     shards, text        which positions of each axis, and which text tokens, each rank holds
     hops                the all-to-alls of a switch between the shardings of two sublayers
     sublayer_traffic    what one sublayer sends: the papers' formulas less a rank's own part
+    sent_by_attend      what of that its attention sends again under selective checkpointing
     traffic             every transfer of one step, which follows from these
     notes               what it does beyond its usual idea, in a sentence
     linear_in, _out     make the projections into a sublayer and out of it
@@ -196,6 +197,20 @@ class Plan:
         """Transfers of ``sublayer`` while ``axis`` is sharded; by default, of its side input."""
         return gather_traffic(sublayer, self.workload, self.shard)
 
+    def sent_by_attend(self, sublayer: Sublayer, axis: str) -> list[Transfer]:
+        """Transfers of ``attend`` in forward, up to the last tensor that its backward needs.
+
+        They are what a self-attention sends once more where it alone is recomputed, since torch
+        stops there. By default all that the sublayer sends in forward.
+        """
+        forward, _ = self.sublayer_traffic(sublayer, axis)
+        return forward
+
+    @final
+    def attended_again(self, sublayer: Sublayer, axis: str) -> list[Transfer]:
+        """What ``sublayer`` sends again in backward since its attention alone is recomputed."""
+        return self.sent_by_attend(sublayer, axis) if self.workload.recomputes_attention else []
+
     def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
         """The projection into a sublayer: (…, H) and the current shard -> (…, *out)."""
         return WholeLinear(spec, comm)
@@ -249,9 +264,11 @@ class Plan:
     @final
     def transfers_of(self, move: Move) -> list[Transfer]:
         """Transfers of a sublayer in a step, with those of the switch to its axis."""
-        own = self.sublayer_traffic(move.place.sublayer, move.axis)
-        switches = self.switch_traffic(move.before, move.axis)
-        return in_a_step(self.workload, move.place, own, switches, self.ends_in_transfer)
+        sublayer, axis = move.place.sublayer, move.axis
+        own = self.sublayer_traffic(sublayer, axis)
+        switches = self.switch_traffic(move.before, axis)
+        again = self.attended_again(sublayer, axis)
+        return in_a_step(self.workload, move.place, own, switches, self.ends_in_transfer, again)
 
     @cached_property
     def traffic(self) -> list[Transfer]:

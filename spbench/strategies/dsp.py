@@ -46,7 +46,7 @@ from spbench.strategies.registry import EXCHANGES, exchange
 from spbench.workload.block import Sublayer
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard
-from spbench.workload.traffic import Hop, Traffic, bytes_in_a_step
+from spbench.workload.traffic import Hop, Traffic, Transfer, bytes_in_a_step
 from spbench.workload.workload import Workload
 
 MOST = 8
@@ -104,6 +104,11 @@ class DSPPlan(Plan):
         if self.joint is None or axis not in sublayer.attended:
             return super().sublayer_traffic(sublayer, axis)
         return self.joint.sublayer_traffic(sublayer, axis)
+
+    def sent_by_attend(self, sublayer: Sublayer, axis: str) -> list[Transfer]:
+        if self.joint is None or axis not in sublayer.attended:
+            return super().sent_by_attend(sublayer, axis)
+        return self.joint.sent_by_attend(sublayer, axis)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
@@ -514,7 +519,11 @@ def cheapest_layout(plan: Plan) -> Best | None:
 def _inside(sublayer: Sublayer, plan: Plan) -> dict[str, Cost]:
     return {
         axis: (
-            bytes_in_a_step(plan.workload, *plan.sublayer_traffic(sublayer, axis)),
+            bytes_in_a_step(
+                plan.workload,
+                *plan.sublayer_traffic(sublayer, axis),
+                attended_again=plan.attended_again(sublayer, axis),
+            ),
             plan.shard(axis).imbalance - 1,
         )
         for axis in plan.choices(sublayer)

@@ -23,6 +23,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.compiler import applied
 from spbench.layers import blockwise
 from spbench.layers.attention import (
     Folding,
@@ -84,7 +85,7 @@ class GatherPlan(FixedPlan):
         if scores.bias is not None:  # of the queries at hand: it is not gathered
             k, v = comm.all_gather(torch.cat([k, v], -2), shard).chunk(2, -2)
             return attend_whole(q, k, v, replace(scores, bias_shard=None))
-        return _Gathered.apply(q, k, v, scores, shard, comm, self.strategy.gather_again)
+        return applied(_Gathered, q, k, v, scores, shard, comm, self.strategy.gather_again)
 
 
 @final

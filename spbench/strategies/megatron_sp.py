@@ -20,7 +20,7 @@ strategy attends across groups: ranks with the same heads, as if there were no o
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property, partial
 from typing import Any, ClassVar, final
@@ -30,6 +30,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.compiler import applied
 from spbench.comm.pending import Gathering, Pending
 from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.heads import bias_of_groups, bias_traffic_by_groups, traffic_across, with_heads
@@ -96,6 +97,10 @@ class CutPlan(FixedPlan):
         bias, back = bias_traffic_by_groups(sublayer, work, len(image))
         return gathers + norm + bias + scatters, gathers + back + norm + again + scatters
 
+    def sent_by_attend(self, sublayer: Sublayer, axis: str) -> list[Transfer]:
+        bias, _ = bias_traffic_by_groups(sublayer, self.workload, self.ranks)
+        return bias
+
     @final
     def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
         return ColumnCut(spec, comm, partial(self._times, comm=comm))
@@ -108,7 +113,7 @@ class CutPlan(FixedPlan):
         self, x: Tensor, matrix: Tensor, bias: Tensor, shard: Shard, comm: Collectives
     ) -> Tensor:
         group, held = self.neighbours(comm, shard)
-        return _GatherProduct.apply(x, matrix, bias, group, held, self.strategy.keep_input)
+        return applied(_GatherProduct, x, matrix, bias, group, held, self.strategy.keep_input)
 
     def _sum_of_rows(
         self, x: Tensor, weight: Tensor, bias: Tensor, shard: Shard, comm: Collectives
@@ -117,9 +122,9 @@ class CutPlan(FixedPlan):
         x, matrix = put_outermost(x.flatten(bias.ndim - weight.ndim), shard.dim), weight.flatten(1)
         # Where backward of the one hands what is under way to backward of the other.
         gathers: list[Gathering] = []
-        partial_sums = _PartialSums.apply(x, matrix, gathers, held)
+        partial_sums = applied(_PartialSums, x, matrix, gathers, held)
         factors = x.detach(), matrix.detach()
-        return _ProductScatter.apply(partial_sums, bias, factors, gathers, held, group)
+        return applied(_ProductScatter, partial_sums, bias, factors, gathers, held, group)
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
@@ -173,14 +178,25 @@ class GroupsPlan(CutPlan):
             return in_group(*(tuple(sizes[rank] for rank in members) for sizes in (image, text)))
 
         forward, backward = along(TP, self.mesh.groups(TP), held_in_group)
-        there, back = self._traffic_across(sublayer, axis)
+        there, back = self._sent_across(
+            sublayer, axis, lambda plan: plan.sublayer_traffic(sublayer, axis)
+        )
         # Attention lies between what the projection in sends, and the scatters of the one out.
         scatters = [transfer for transfer in forward if transfer.op == "reduce_scatter"]
         before = forward[: len(forward) - len(scatters)]
         return [*before, *there, *scatters], back + backward
 
-    def _traffic_across(self, sublayer: Sublayer, axis: str) -> Traffic:
-        """Transfers of an attention along ``axis`` across the groups."""
+    def sent_by_attend(self, sublayer: Sublayer, axis: str) -> list[Transfer]:
+        sent, _ = self._sent_across(
+            sublayer, axis, lambda plan: (plan.sent_by_attend(sublayer, axis), [])
+        )
+        return sent
+
+    def _sent_across(
+        self, sublayer: Sublayer, axis: str, sent: Callable[[FixedPlan], Traffic]
+    ) -> Traffic:
+        """Transfers of an attention along ``axis`` across the groups; ``sent``: those of a plan
+        for the heads of one rank."""
         if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
             return [], []
         queries = self.workload.heads // self.workload.key_heads  # of each key head
@@ -189,7 +205,7 @@ class GroupsPlan(CutPlan):
         shares = [(n * queries, n) for n in keys]
 
         def across(part: Workload) -> Traffic:
-            return self.across.with_heads_of(part).sublayer_traffic(sublayer, axis)
+            return sent(self.across.with_heads_of(part))
 
         return traffic_across(self.workload, self.mesh, shares.__getitem__, across)
 

@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.compiler import applied, never_compiled
 from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.heads import taken, taken_traffic
 from spbench.layers.linear import ColumnCut, LinearSpec, RowCut, cut_norm_sums, sum_of_rows
@@ -65,13 +66,17 @@ class TensorPlan(Plan):
         norm = cut_norm_sums(sublayer, work, work.all_tokens, self.ranks)
         return norm + sums, taken_traffic(sublayer, work, self.ranks) + norm + sums
 
+    def sent_by_attend(self, sublayer: Sublayer, axis: str) -> list[Transfer]:
+        return []  # a rank takes the bias of its heads from what it holds
+
     def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
         def times(x: Tensor, matrix: Tensor, bias: Tensor, _: Shard) -> Tensor:
-            return in_memory_order(lambda x: _Product.apply(x, matrix, bias, comm), x)
+            return in_memory_order(lambda x: applied(_Product, x, matrix, bias, comm), x)
 
         return ColumnCut(spec, comm, times)
 
     def linear_out(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
+        @never_compiled  # it changes in place what a graph has given
         def summed(parts: Tensor, shard: Shard) -> Tensor:
             comm.all_reduce_(parts.detach().movedim(shard.dim, 0)).wait()
             return parts  # no one else reads them; their gradient is the sum's

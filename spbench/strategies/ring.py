@@ -24,6 +24,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.compiler import applied
 from spbench.comm.pending import Pending
 from spbench.comm.transport import DONE
 from spbench.layers import blockwise
@@ -80,7 +81,7 @@ class RingPlan(FixedPlan):
             return super().attend(q, k, v, scores, shard, comm)
         if scores.projection is not None:
             return attend_projected(q, k, v, scores, shard, comm)
-        return _Ring.apply(q, k, v, scores, shard, comm, self.strategy.half_gradients)
+        return applied(_Ring, q, k, v, scores, shard, comm, self.strategy.half_gradients)
 
 
 @final

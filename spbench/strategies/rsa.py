@@ -25,6 +25,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.compiler import applied
 from spbench.comm.pending import Pending
 from spbench.layers.attention import Scores, attend_projected, projected_traffic
 from spbench.layers.memory_order import put_outermost
@@ -61,8 +62,8 @@ class RingPlan(FixedPlan):
             return super().attend(q, k, v, scores, shard, comm)
         if scores.projection is not None:
             return attend_projected(q, k, v, scores, shard, comm)
-        rows = Rows(q, k, scores, shard, comm.rank)
-        return _Rings.apply(q, k, v, scores.bias, rows, comm, self.strategy.reduce_scatter)
+        how = scores, shard, comm, self.strategy.reduce_scatter
+        return applied(_Rings, q, k, v, scores.bias, *how)
 
 
 @final
@@ -79,7 +80,8 @@ class RingSelfAttention(FixedAxis):
 class _Rings(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
-        bias, rows, comm, ctx.scatter = how
+        bias, scores_of, shard, comm, ctx.scatter = how
+        rows = Rows(q, k, scores_of, shard, comm.rank)
         # Scaled queries: D^-1/2 on (b, s, D) and not on (b, s, S), which is larger.
         scaled, keys = rows.fold(q * q.shape[-1] ** -0.5), rows.fold_keys(k)
         scores = _scores(scaled, keys, rows, comm)
@@ -109,7 +111,7 @@ class _Rings(torch.autograd.Function):
         d_q = rows.times_keys(d_scores, ring.wait()).mul_(grad.shape[-1] ** -0.5)
         d_bias = rows.bias_gradient(d_scores) if ctx.biased else None
         d_keys = (rows.unfold_keys(pending.wait()) for pending in (d_k, d_v))
-        return rows.unfold(d_q).flatten(-3, -2), *d_keys, d_bias, None, None, None
+        return rows.unfold(d_q).flatten(-3, -2), *d_keys, d_bias, *(None,) * 4
 
 
 def _scores(scaled: Tensor, keys: Tensor, rows: Rows, comm: Collectives) -> Tensor:

@@ -26,7 +26,7 @@ from spbench.strategies.fixed_axis import FixedAxis, FixedPlan, chunks_of, paddi
 from spbench.strategies.refusals import chunks_misfit, heads_why_not
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard
-from spbench.workload.traffic import Traffic
+from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
 
 
@@ -52,13 +52,21 @@ class UlyssesPlan(FixedPlan):
         work = self.workload
         qkv_bytes = (work.heads + 2 * work.key_heads) * work.head_bytes
         most = chunks_of(self.strategy.chunks, qkv_bytes, self.ranks)
-        return head_chunks(work, self.ranks, most)
+        # Attention that is computed again stops at its last kernel: by then the chunks before it
+        # would be on their way home once more.
+        return head_chunks(work, self.ranks, most) if work.checkpointing != "selective" else 1
 
     def sublayer_traffic(self, sublayer: Sublayer, axis: str) -> Traffic:
         if isinstance(sublayer, Attention) and self.exchanges(axis in sublayer.axes):
             pads = self.strategy.padded
             return traffic_by_heads(sublayer, self.workload, axis, self.held(axis), pads)
         return super().sublayer_traffic(sublayer, axis)
+
+    def sent_by_attend(self, sublayer: Sublayer, axis: str) -> list[Transfer]:
+        sent = super().sent_by_attend(sublayer, axis)
+        if isinstance(sublayer, Attention) and self.exchanges(axis in sublayer.axes):
+            return sent[:-1]  # backward of the result's way home needs nothing of forward
+        return sent
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives

@@ -34,7 +34,7 @@ from spbench.strategies.registry import ACROSS, exchange
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard, shard_sizes
-from spbench.workload.traffic import Traffic, in_a_step, waited_bytes
+from spbench.workload.traffic import Traffic, Transfer, in_a_step, waited_bytes
 from spbench.workload.workload import Workload
 
 
@@ -81,7 +81,8 @@ class USPPlan(FixedPlan):
             (there, out), (back, home) = traffic_by_heads(attention, padded, self.axis, held)
             forward, backward = self.across.sublayer_traffic(attention, self.axis)
             own = [there, *forward, out], [back, *backward, home]
-            sent = in_a_step(self.workload, place, own, ([], []), self.ends_in_transfer)
+            again = [there, *self.across.attended_again(attention, self.axis)]
+            sent = in_a_step(self.workload, place, own, ([], []), self.ends_in_transfer, again)
             total += times * waited_bytes(sent)
         return total * self.unevenness
 
@@ -107,6 +108,12 @@ class USPPlan(FixedPlan):
 
         held, pads = self.held(axis), self.strategy.padded
         return traffic_in_groups(sublayer, self.workload, axis, held, self.mesh, across, pads)
+
+    def sent_by_attend(self, sublayer: Sublayer, axis: str) -> list[Transfer]:
+        sent = super().sent_by_attend(sublayer, axis)
+        if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
+            return sent
+        return sent[:-1]  # the result's way home comes last, and its backward needs nothing
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives

@@ -6,14 +6,18 @@ moment, a GPU does a part of what its data sheet says; once a launch has ended, 
 
 import os
 import re
+import sysconfig
 import timeit
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
+from pathlib import Path
+from shutil import which
 from typing import Any, NamedTuple, final
 
 import click
 
-from spbench.errors import Failure, or_none
+from spbench.errors import UNFIT, Failure, or_none
 from spbench.launch.torchrun import joined_ranks
 from spbench.report import units
 from spbench.results.cuda_driver import cuda_gpus
@@ -29,7 +33,7 @@ from spbench.results.machine import gpus as gpus_here
 from spbench.results.nvml import GpuState
 from spbench.text import counted
 from spbench.workload.case import MAX_RANKS, Case, Cell, Device
-from spbench.workload.flops import step_flops
+from spbench.workload.flops import executed_flops
 
 MAX_PROCESSES = 1024
 PROBE = 512
@@ -62,6 +66,33 @@ BESIDE = re.compile(r"NVIDIA|GeForce|SXM\d?|HBM\w*|\d+GB", re.ASCII)
 
 USUAL_RANKS = 8
 """Ranks that are asked about where no machine says how many there are."""
+
+
+def refuse_compiling(cases: Iterable[Case]) -> None:
+    """Raises Failure where one of the cases is to be compiled, and what compiles is not here.
+
+    torch's compiler writes C++ for a CPU, and Triton for a GPU, which needs a C compiler, too. A
+    share's gate runs on the CPU.
+    """
+    devices = {
+        device
+        for case in cases
+        if case.execution == "compiled"
+        for device in (case.device, *(["cpu"] if case.kind == "one_gpu_share" else []))
+    }
+    missing = []
+    cxx, cc = os.environ.get("CXX", "g++"), os.environ.get("CC", "gcc")
+    if "cpu" in devices and which(cxx) is None:
+        missing.append(f"a C++ compiler ({cxx}, or the one that CXX names)")
+    if "cuda" in devices and find_spec("triton") is None:
+        missing.append("triton (pip install triton)")
+    if "cuda" in devices and which(cc) is None and which("clang") is None:
+        missing.append(f"a C compiler ({cc}, clang, or the one that CC names)")
+    if devices and not Path(sysconfig.get_path("include"), "Python.h").exists():
+        missing.append("Python's headers (python3-dev, or another build of Python)")
+    if missing:
+        what = " and ".join(missing)
+        raise Failure(f"--compiled needs {what}; install that, or leave out --compiled", UNFIT)
 
 
 def choose_device(wanted: str, *, starts: bool = True) -> Device:
@@ -211,10 +242,7 @@ class Machines:
     def step_s(self, case: Case) -> float | None:
         """About the seconds of a step, without communication; None on a GPU whose data sheet is not
         known."""
-        flops = float(step_flops(case.workload))
-        if case.workload.recomputes:
-            flops *= 4 / 3  # forward runs twice of forward, forward again and a twofold backward
-        of_rank = flops / case.ranks
+        of_rank = executed_flops(case.workload) / case.ranks
         if case.device == "cuda":
             peak_tflops = known_peak(self.gpus, case.workload.dtype)
             return of_rank / (PART_OF_PEAK * peak_tflops * 1e12) if peak_tflops else None

@@ -56,6 +56,7 @@ def cells(request: Request) -> list[Cell]:
             mesh=combination.mesh,
             device=request.device,
             kind=request.kind,
+            execution=request.execution,
             seed=request.seed,
             budget=request.budget,
         )

@@ -11,7 +11,15 @@ from spbench.launch.launcher import Deadlines
 from spbench.strategies.registry import expand_names, in_mesh, load
 from spbench.text import counted
 from spbench.worker.fault_injection import Fault
-from spbench.workload.case import Case, Cell, Combination, Device, Kind, MeasurementBudget
+from spbench.workload.case import (
+    Case,
+    Cell,
+    Combination,
+    Device,
+    Execution,
+    Kind,
+    MeasurementBudget,
+)
 from spbench.workload.mesh import NO_MESH, CaseMesh
 from spbench.workload.sweeps import load_sweep
 from spbench.workload.workload import Workload
@@ -25,6 +33,7 @@ class Request:
     """Each of them is a case, and is launched ``launches`` times."""
     device: Device
     kind: Kind = "measured"
+    execution: Execution = "eager"
     starts: bool = True
     """Whether ranks start; else it is of any number of them, on a device that need not be here."""
     launches: int = 1

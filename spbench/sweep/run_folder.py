@@ -22,7 +22,7 @@ from spbench.launch.launcher import Deadlines
 from spbench.report.progress import in_a_line
 from spbench.results.lock import LOCK, check_free
 from spbench.results.run_json import case_of, folder_of_run, read_run
-from spbench.sweep.devices import why_not_here
+from spbench.sweep.devices import refuse_compiling, why_not_here
 from spbench.sweep.plan import declined
 from spbench.sweep.request import Request
 from spbench.text import counted, quoted
@@ -150,12 +150,14 @@ def resumed(run: Path, cluster: Cluster | None = None) -> tuple[Request, list[Ce
         combinations=[],
         device=cells[0].case.device,
         kind=cells[0].case.kind,
+        execution=cells[0].case.execution,
         seed=cells[0].case.seed,
         cluster=cluster,
         out=folder,
     )
     request = or_none(lambda: _with_settings(request, facts["settings"])) or request
     nodes = request.nodes
+    refuse_compiling(cell.case for cell in cells if not cell.why_not)
     for case in (cell.case for cell in cells if not cell.why_not):
         share = case.kind == "one_gpu_share"
         why_not = declined(case) or why_not_here(case.ranks, case.device, share=share, nodes=nodes)
@@ -192,9 +194,11 @@ def check_may_join(folder: Path, cells: Sequence[Cell]) -> None:
 
 
 def _settings(case: Case) -> tuple[object, ...]:
-    return case.workload.name, case.workload_key, case.device, case.kind, case.seed
+    how = case.device, case.kind, case.execution, case.seed
+    return case.workload.name, case.workload_key, *how
 
 
 def _in_words(case: Case) -> str:
     share = ", one rank's share" if case.kind == "one_gpu_share" else ""
-    return f"{in_a_line(case.workload)}; {case.device}{share}, seed {case.seed}"
+    how = "" if case.is_eager else f", {case.execution}"
+    return f"{in_a_line(case.workload)}; {case.device}{share}{how}, seed {case.seed}"

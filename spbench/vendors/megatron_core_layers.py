@@ -11,6 +11,7 @@ from torch import distributed as dist
 from torch.func import functional_call
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.compiler import never_compiled
 from spbench.vendors.package import group_of
 from spbench.workload.sharding import Shard
 
@@ -45,6 +46,7 @@ def _called(layer: nn.Module, x: Tensor, dim: int, weight: Tensor, bias: Tensor)
     return out.unflatten(1, x.shape[1:-1]).movedim(0, dim)
 
 
+@never_compiled
 def columns(x: Tensor, matrix: Tensor, bias: Tensor, shard: Shard, comm: Collectives) -> Tensor:
     """``ColumnParallelLinear`` with this rank's columns (columns, H): of (..., H), cut along the
     shard's dim, (..., columns), whole along it."""
@@ -53,6 +55,7 @@ def columns(x: Tensor, matrix: Tensor, bias: Tensor, shard: Shard, comm: Collect
     return _called(layer, x, shard.dim, matrix, bias)
 
 
+@never_compiled
 def rows(x: Tensor, weight: Tensor, bias: Tensor, shard: Shard, comm: Collectives) -> Tensor:
     """``RowParallelLinear`` with this rank's rows (H, *rows), its sum and its bias: of (..., *rows)
     whole along the shard's dim, (..., H) cut along it."""

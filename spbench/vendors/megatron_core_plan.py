@@ -39,6 +39,9 @@ class CorePlan(FixedPlan):
         scatters = [Transfer.reduce_scatter(*stream) for stream in through]
         return gathers + scatters, gathers + gathers + scatters
 
+    def sent_by_attend(self, sublayer: Sublayer, axis: str) -> list[Transfer]:
+        return []  # attention of a rank's heads is local
+
     def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
         if comm.size == 1:  # which its layers refuse
             return super().linear_in(spec, comm)

@@ -19,6 +19,7 @@ from torch import Tensor
 from torch import distributed as dist
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.compiler import never_compiled
 from spbench.layers.attention import Folding, Scores
 from spbench.layers.kernels import kernel
 from spbench.strategies.fixed_axis import FixedPlan
@@ -55,6 +56,7 @@ class VendorPlan(FixedPlan):
             return super().sublayer_traffic(sublayer, axis)
         return self.strategy.sent(self.workload, self.held(axis))
 
+    @never_compiled  # its transfers do not pass comm/, which the compiler is kept out of
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
@@ -122,6 +124,16 @@ class Vendor(Packaged, ABC):
         """Those that it computes in here."""
         is_there = self.flash and find_spec("flash_attn") is not None
         return [dtype for dtype in self.dtypes if dtype.endswith("16") or not is_there]
+
+    def misfit(self, workload: Workload) -> str | None:
+        unfit = super().misfit(workload)
+        if unfit is None and workload.recomputes_attention:
+            # torch stops behind the last tensor that a package saves, which differs by version.
+            return (
+                f"what {self.package} sends again where attention alone is recomputed is not "
+                "predicted; write checkpointing: none, or full"
+            )
+        return unfit
 
     @abstractmethod
     def exchange(self, q: Tensor, k: Tensor, v: Tensor, call: Call) -> Tensor:

@@ -43,6 +43,7 @@ from spbench.worker.reference import (
 from spbench.worker.step import Step
 from spbench.worker.tensor_errors import Comparison, Named
 from spbench.worker.witness import Witness
+from spbench.workload.case import Execution
 from spbench.workload.mesh import ALL
 from spbench.workload.traffic import Count, count, merged
 
@@ -109,6 +110,7 @@ def run_gate(
     observer: Observer,
     *,
     with_silent: bool = False,
+    execution: Execution = "eager",
 ) -> GateResult:
     """Compares this rank's part of a step with one device's. Every rank must call it.
 
@@ -124,19 +126,23 @@ def run_gate(
         Learns of the steps.
     with_silent
         Whether a silent step is run as well.
+    execution
+        How the step runs that is proved; one device's is eager.
 
     Returns
     -------
     GateResult
         This rank's errors and bytes.
     """
-    result = _compare(plan, transports, device, reference, observer, with_silent)
+    result = _compare(plan, transports, device, reference, observer, with_silent, execution)
     twin = reference.float32_twin
     if twin is None or not plan.group.strategy.has_float32_copy:
         return result
     observer.heartbeat.working()
     uncounted = Observer(times=observer.times)  # planted faults count the case's own steps
-    return replace(result, twin=_compare(plan, transports, device, twin, uncounted, False))
+    return replace(
+        result, twin=_compare(plan, transports, device, twin, uncounted, False, execution)
+    )
 
 
 def _compare(
@@ -146,6 +152,7 @@ def _compare(
     reference: Reference,
     observer: Observer,
     with_silent: bool,
+    execution: Execution,
 ) -> GateResult:
     workload, seed, sharpness = reference.workload, reference.seed, reference.sharpness
     plan = plan.rebound(workload)
@@ -158,6 +165,7 @@ def _compare(
         observer=observer,
         several_buckets=True,
     )
+    step.run_as(execution)
     transports.reset()
     with step.witness() as witness:
         mine = run_seeded(step, reference.rounded_to, observer)

@@ -60,6 +60,7 @@ def measure(
     with observer.phase("memory"):
         device, seed = group.device, case.seed
         whole = Step(plan, group.transports, device, seed=seed, observer=observer)
+        whole.run_as(case.execution)
         inputs, cotangent = whole.seeded_inputs()
         proof = StepProof(whole, inputs, cotangent, group, observer, expected)
 

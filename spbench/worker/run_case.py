@@ -26,7 +26,7 @@ from spbench.worker.observer import Observer
 from spbench.worker.reference import Reference, one_device, workload_to_compare
 from spbench.worker.step_proof import Expected
 from spbench.worker.witness import why_silent_differs
-from spbench.workload.case import Case, GateCheck
+from spbench.workload.case import Case, Execution, GateCheck
 from spbench.workload.traffic import by_axis, by_busiest, by_phase, count
 
 
@@ -100,13 +100,16 @@ def _gate(
     if isinstance(group, ShareOfGroup):
         observer.step()
         reference = one_device(workload, torch.device("cpu"), seed=case.seed, observer=observer)
-        return _gate_by_threads(plan, reference, observer), None
+        return _gate_by_threads(plan, reference, observer, case.execution), None
     reference = one_device(workload, group.device, seed=case.seed, observer=observer)
-    result = run_gate(plan, group.transports, group.device, reference, observer)
+    ranks = group.transports, group.device
+    result = run_gate(plan, *ranks, reference, observer, execution=case.execution)
     return result, Expected.of(reference) if workload == case.workload else None
 
 
-def _gate_by_threads(plan: Plan, reference: Reference, observer: Observer) -> GateResult:
+def _gate_by_threads(
+    plan: Plan, reference: Reference, observer: Observer, execution: Execution
+) -> GateResult:
     """All the ranks of a share, as threads on the CPU; the worst of their results."""
     threads = torch.get_num_threads()
     torch.set_num_threads(1)  # ranks are threads already
@@ -117,7 +120,7 @@ def _gate_by_threads(plan: Plan, reference: Reference, observer: Observer) -> Ga
         transports = Transports(strategy=transport, gradients=gradients)
         # The threads run at the same time, so that only one of them counts.
         mine = Observer(times=observer.times) if transport.rank == 0 else Observer()
-        return run_gate(plan, transports, torch.device("cpu"), reference, mine)
+        return run_gate(plan, transports, torch.device("cpu"), reference, mine, execution=execution)
 
     results = run_rank_threads(plan.ranks, gate)
     torch.set_num_threads(threads)

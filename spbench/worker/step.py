@@ -23,6 +23,7 @@ from torch import Tensor, nn
 from torch.optim import AdamW
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.compiler import compile_apart
 from spbench.comm.fake import silent_transports
 from spbench.comm.gradient_buckets import BUCKET_BYTES, GradientSum
 from spbench.comm.transport import Transports
@@ -36,6 +37,7 @@ from spbench.worker.fingerprint import Grids
 from spbench.worker.observer import Observer
 from spbench.worker.tensor_errors import root_mean_square
 from spbench.worker.witness import Witness
+from spbench.workload.case import Execution
 from spbench.workload.mesh import CFG
 from spbench.workload.sharding import Shard, Shards
 
@@ -92,6 +94,11 @@ class Step:
             self.comm.deferred.on_gradient = self.gradients.ready
         updates = with_optimizer and workload.optimizer == "adamw"
         self.optimizer = adamw(self.model.parameters()) if updates else None
+
+    def run_as(self, execution: Execution) -> None:
+        """Before its first step: how the model is to run."""
+        if execution == "compiled":
+            compile_apart(self.model.units)
 
     def _gradient_sum(
         self, over: Callable[[nn.Parameter], tuple[str, ...]], several_buckets: bool

@@ -22,6 +22,9 @@ from spbench.workload.workload import Workload
 Kind = Literal["measured", "one_gpu_share", "dry_run", "projected"]
 """Where figures come from; times of different kinds are never judged against each other."""
 Device = Literal["cuda", "cpu"]
+Execution = Literal["eager", "compiled"]
+"""How a step runs: operation by operation as it is written, or each sublayer as torch.compile makes
+it."""
 MAX_RANKS = 65_536
 """Ranks of a case. Its bytes are worked out rank by rank."""
 Ranks = Annotated[int, Field(gt=0, le=MAX_RANKS)]
@@ -95,6 +98,7 @@ class Case(Meshed):
     ranks: Ranks
     device: Device
     kind: Kind = "measured"
+    execution: Execution = "eager"
     seed: NonNegativeInt = 0
     launch: NonNegativeInt = 0
     budget: MeasurementBudget = Field(
@@ -105,10 +109,20 @@ class Case(Meshed):
     @property
     def key(self) -> str:
         """16 hexadecimal digits; equal for cases that measure the same thing."""
-        without = {"launch", "budget", "workload", "mesh"}
+        without = {
+            "launch",
+            "budget",
+            "workload",
+            "mesh",
+            *(["execution"] if self.is_eager else []),
+        }
         fields = self.model_dump(mode="json", by_alias=True, exclude=without)
         fields |= {"mesh": str(self.mesh)} if str(self.mesh) else {}
         return _hash(fields | {"workload": _resolved_fields(self.workload, "source")})[:16]
+
+    @property
+    def is_eager(self) -> bool:
+        return self.execution == "eager"
 
     @property
     def workload_key(self) -> str:

@@ -29,7 +29,7 @@ POSITIONS = ("none", "rotary", "learned")
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 Mode = Literal["train", "forward"]
 Modulation = Literal["none", "per_sample", "per_time", "per_token"]
-Checkpointing = Literal["none", "full"]
+Checkpointing = Literal["none", "full", "selective"]
 Optimizer = Literal["none", "adamw"]
 Norm = Literal["layer", "rms"]
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
@@ -205,6 +205,11 @@ class WorkloadFields(Frozen):
     def recomputes(self) -> bool:
         """Whether backward runs each block's forward again."""
         return self.mode == "train" and self.checkpointing == "full"
+
+    @property
+    def recomputes_attention(self) -> bool:
+        """Whether backward runs again what self-attentions do with q, k and v, and nothing else."""
+        return self.mode == "train" and self.checkpointing == "selective"
 
     @property
     def out_channels(self) -> int:

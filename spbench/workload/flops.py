@@ -152,6 +152,21 @@ def step_flops(workload: Workload) -> int:
     return forward_flops(workload) * (3 if workload.mode == "train" else 1)
 
 
+def executed_flops(workload: Workload) -> int:
+    """Operations of one step with those that checkpointing runs again: a whole forward, or under
+    selective checkpointing what the scores of self-attentions take."""
+    if workload.recomputes:
+        return step_flops(workload) + forward_flops(workload)
+    again = 0
+    if workload.recomputes_attention:
+        again = sum(
+            _score_flops(place.sublayer, workload)
+            for place in workload.places
+            if isinstance(place.sublayer, Attention)
+        )
+    return step_flops(workload) + again
+
+
 def forward_flops(workload: Workload) -> int:
     """Operations of forward of the whole batch, all ranks together."""
     if workload.is_attention_alone:

@@ -235,7 +235,8 @@ def check_alone(work: WorkloadFields) -> None:
         )
     plain = dict.fromkeys(("modulation", "optimizer", "checkpointing"), "none") | {"text": 0}
     for key, none in plain.items():
-        if getattr(work, key) != none:
+        # There is no block to recompute, and an attention is.
+        if getattr(work, key) not in (none, "selective"):
             message = f"{key} {getattr(work, key)} has nothing to act on in an attention alone"
             raise MisfitError(f"{message}; write {key}: {none}", (key,))
     learned = [axis for axis in work.axes if work.position_of(axis) == "learned"]

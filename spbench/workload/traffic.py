@@ -204,7 +204,12 @@ def waited_bytes(transfers: Iterable[Transfer]) -> float:
 
 
 def bytes_in_a_step(
-    workload: Workload, forward: list[Transfer], backward: list[Transfer], *, repeated: bool = True
+    workload: Workload,
+    forward: list[Transfer],
+    backward: list[Transfer],
+    *,
+    repeated: bool = True,
+    attended_again: Sequence[Transfer] = (),
 ) -> float:
     """Bytes that a step waits for: the sum over transfers of the busiest rank's.
 
@@ -215,7 +220,9 @@ def bytes_in_a_step(
     forward, backward
         Transfers of a part of a step.
     repeated
-        Whether checkpointing repeats those of forward.
+        Whether full checkpointing repeats those of forward.
+    attended_again
+        Those that selective checkpointing repeats.
 
     Returns
     -------
@@ -223,8 +230,10 @@ def bytes_in_a_step(
     """
     if workload.mode == "forward":
         backward = []
-    elif workload.checkpointing == "full" and repeated:
+    elif workload.recomputes and repeated:
         backward = forward + backward
+    elif workload.recomputes_attention:
+        backward = [*attended_again, *backward]
     return waited_bytes(forward + backward)
 
 
@@ -428,13 +437,19 @@ def shared_length(workload: Workload, axis: str) -> int:
 
 
 def in_a_step(
-    workload: Workload, place: Place, own: Traffic, switches: Traffic, ends_in_transfer: bool
+    workload: Workload,
+    place: Place,
+    own: Traffic,
+    switches: Traffic,
+    ends_in_transfer: bool,
+    attended_again: Sequence[Transfer],
 ) -> list[Transfer]:
     """Transfers of a sublayer in a step.
 
-    Under checkpointing, backward runs each block's forward again, from the block's input
+    Under full checkpointing, backward runs each block's forward again, from the block's input
     to the last tensor that backward needs: the switch into the block is not repeated, nor
-    is a transfer at its very end, unless a gate behind it needs the result.
+    is a transfer at its very end, unless a gate behind it needs the result. Under selective
+    checkpointing it runs each self-attention again, from q, k and v to the last such tensor.
 
     Parameters
     ----------
@@ -446,6 +461,8 @@ def in_a_step(
         Transfers of the sublayer itself, and of the switch before it, back and forth.
     ends_in_transfer
         Whether its last transfer in forward comes after all tensors that backward needs.
+    attended_again
+        Those that are repeated where its attention alone runs again.
 
     Returns
     -------
@@ -459,4 +476,5 @@ def in_a_step(
     if place.is_last and ends_in_transfer and not is_modulated(place.sublayer, workload):
         repeated = repeated[:-1]
     again = repeated if workload.recomputes else []
+    again = [*attended_again] if workload.recomputes_attention else again
     return there + forward + [sent.during("backward") for sent in again + backward + back]

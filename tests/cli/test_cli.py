@@ -63,6 +63,7 @@ FLAGS = {
         "--rdzv-endpoint",
         "--seed",
         "--set",
+        "--compiled",
         "--share",
         "--skip-invalid",
         "--small",

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from spbench.layers import heads
 from spbench.strategies import ulysses
+from spbench.strategies.registry import load
 from spbench.worker.step import Step
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.workload import Workload
@@ -113,3 +114,79 @@ def test_inductor(monkeypatch: pytest.MonkeyPatch) -> None:
     samples = run_on_threads(shape(), "ulysses", 2)
     assert complaint(samples) == ""
     assert [sample.compiled for sample in samples] == [ATTENTIONS // 2] * 2
+
+
+@pytest.fixture
+def by_autograd_alone(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """``--compiled`` with graphs that run as torch traces them, forward and backward: no kernel is
+    made, which takes long."""
+    torch.compiler.reset()
+    real = torch.nn.Module.compile
+
+    def traced(module: torch.nn.Module, **how: Any) -> None:
+        real(module, backend="aot_eager", **how)
+
+    monkeypatch.setattr(torch.nn.Module, "compile", traced)
+    yield
+    torch.compiler.reset()
+
+
+@pytest.mark.usefixtures("by_autograd_alone")
+@pytest.mark.parametrize(
+    ("strategy", "breaks"),
+    [
+        ("dsp", 0),
+        ("ulysses", 2),  # to the heads, and back
+        ("ring", 1),
+        pytest.param("megatron-sp", 4, marks=pytest.mark.long),  # each projection is parted once
+        pytest.param("megatron-tp", 4, marks=pytest.mark.long),
+        *(pytest.param(name, 1, marks=pytest.mark.long) for name in ("rsa", "kv-gather")),
+        pytest.param("attention-2d", 1, marks=pytest.mark.long),
+        pytest.param("usp", 2, marks=pytest.mark.long),
+    ],
+)
+def test_only_transfers_part_the_graphs_of_sublayers(strategy: str, breaks: int) -> None:
+    """Gate, timed and silent steps are right, and a step runs one graph a sublayer, and one more
+    for each transfer in it."""
+    work = with_settings(shape(), ["depth=1"])
+    samples = run_on_threads(work, strategy, 2, execution="compiled")
+    assert complaint(samples) == ""
+    sublayers = len(work.stack)
+    assert [sample.compiled for sample in samples] == [sublayers + breaks] * 2
+    assert all(not sample.compute_note and sample.compute_ms for sample in samples)
+
+
+@pytest.mark.usefixtures("by_autograd_alone")
+@pytest.mark.parametrize(
+    ("strategy", "name"),
+    [
+        ("ulysses", "selective"),
+        pytest.param("megatron-sp", "checkpointed", marks=pytest.mark.long),
+        pytest.param("dsp", "streams", marks=pytest.mark.long),
+        pytest.param("usp", "selective", marks=pytest.mark.long),
+        pytest.param("ring", "pair-bias", marks=pytest.mark.long),
+        pytest.param("rsa", "pair-bias", marks=pytest.mark.long),
+        pytest.param("kv-gather", "causal", marks=pytest.mark.long),
+        pytest.param("megatron-sp", "attention-only", marks=pytest.mark.long),
+        pytest.param("ulysses", "projected", marks=pytest.mark.long),
+    ],
+)
+def test_compiled_sublayers_of_every_kind(strategy: str, name: str) -> None:
+    """Recomputed blocks and attentions, two streams, biases and masks: right, and bytes as
+    predicted."""
+    work = find(name, "verify")
+    if work.depth:
+        work = with_settings(work, ["depth=1"])
+    if load(strategy).declines(work, 3):
+        return
+    assert complaint(run_on_threads(work, strategy, 3, execution="compiled")) == ""
+
+
+@pytest.mark.long
+def test_a_compiled_run_by_inductor() -> None:
+    """torch's own backend, from the gate to the last step."""
+    torch.compiler.reset()
+    work = with_settings(shape(), ["depth=1"])
+    samples = run_on_threads(work, "dsp", 2, execution="compiled")
+    assert complaint(samples) == ""
+    assert [sample.compiled for sample in samples] == [len(work.stack)] * 2

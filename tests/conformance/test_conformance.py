@@ -158,6 +158,21 @@ def test_text_beside_uneven_axes(strategy: str, ranks: int) -> None:
             assert not why_wrong(prove(work, load(strategy), ranks))
 
 
+SELECTIVE = ("selective", "streams", "pair-bias", "projected", "few-key-heads")
+"""Attention by several axes, of two streams, with a bias that ranks share out, to few keys."""
+
+
+@pytest.mark.parametrize("strategy", variants())
+def test_attention_alone_computed_again(strategy: str) -> None:
+    """Selective checkpointing: equal to one device, and what attention sends again as predicted.
+    A short run tries one shape of each strategy beside that of the suite, in turn."""
+    at = variants().index(strategy)
+    for name in SELECTIVE if ALL else (SELECTIVE[0], SELECTIVE[1 + at % 4]):
+        work = with_settings(find(name, "verify"), ["dtype=float64", "checkpointing=selective"])
+        if not load(strategy).declines(work, 3):
+            assert not why_wrong(prove(work, load(strategy), 3)), name
+
+
 @pytest.mark.parametrize("strategy", by_day())
 def test_every_axis_may_be_the_sharded_one(strategy: str) -> None:
     """Strategies with a fixed axis are right on each of three uneven axes."""

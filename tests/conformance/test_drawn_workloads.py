@@ -91,7 +91,7 @@ def workloads(draw: st.DrawFn) -> Workload | None:
         "guidance": draw(st.sampled_from([1, 1, 2])),
         "dtype": "float64",
         "mode": draw(st.sampled_from(["train", "train", "forward"])),
-        "checkpointing": draw(st.sampled_from(["none", "full"])),
+        "checkpointing": draw(st.sampled_from(["none", "full", "selective"])),
         "optimizer": draw(st.sampled_from(["none", "none", "adamw"])),
     }
     if draw(st.integers(0, 7)) == 0:

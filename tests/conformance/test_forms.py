@@ -110,6 +110,17 @@ def test_chunks_are_sent_one_by_one(strategy: str, modulation: str) -> None:
         assert all(now[name] > before[name] for name in switches)
 
 
+@pytest.mark.parametrize("strategy", ["dsp:chunks=2", "ulysses:chunks=2"])
+@pytest.mark.parametrize("recomputes", ["full", "selective"])
+def test_chunks_where_forward_runs_again(strategy: str, recomputes: str) -> None:
+    """What backward runs again sends what is predicted, and waits for all of it."""
+    settings = [f"checkpointing={recomputes}", "axes={time: 6, space: 12}", "dtype=float64"]
+    assert (
+        verify_on_threads(with_settings(find("checkpointed", "verify"), settings), strategy, 2)
+        == ""
+    )
+
+
 def test_a_wrong_fourth_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """No reduced workload has one: a shape of five blocks is proved whole."""
     real = Transformer.__init__

@@ -19,6 +19,7 @@ SETTINGS: list[dict[str, Any]] = [
     for checkpointing in ("none", "full")
     for optimizer in ("none", "adamw")
 ]
+SETTINGS.insert(0, {"checkpointing": "selective"})
 MESHES = [
     *(f"usp:ulysses=2:across={name}" for name in ("ring", "kv-gather", "attention-2d")),
     *(f"megatron-sp:tp=2:across={name}" for name in ("ulysses", "ring")),
@@ -89,7 +90,7 @@ def test_two_ranks(tmp_path: Path) -> None:
 
 @pytest.mark.long
 def test_every_strategy_and_mesh(tmp_path: Path) -> None:
-    """Four ranks, with and without checkpointing, with and without AdamW."""
+    """Four ranks, with each checkpointing, with and without AdamW."""
     cases = [
         case
         for fields in SETTINGS

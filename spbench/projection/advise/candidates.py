@@ -20,9 +20,10 @@ from spbench.strategies.registry import ACROSS, load
 from spbench.text import quoted
 from spbench.workload.workload import Workload
 
+COMPILED = "--compiled"
+"""The flag of commands that are about compiled models."""
 LAUNCHES = 5
 """Launches of each strategy in the command that would decide."""
-AS_WRITTEN = "'spbench run' measures models as they are written, and --compiled is of compiled ones"
 NODE = "node"
 """The level that joins a node's devices."""
 
@@ -83,23 +84,19 @@ def nodes(cluster: Cluster, ranks: int) -> int | None:
 
 
 def what_would_decide(
-    names: Sequence[str], ranks: int, cluster: Cluster, asked: Sequence[str] | None
+    names: Sequence[str], ranks: int, cluster: Cluster, asked: Sequence[str]
 ) -> str:
-    """The command, and where it is to run; or why there is none."""
+    """The command, and where it is to run."""
     command = decisive_command(names, ranks, cluster, asked)
-    if command is None:
-        return f"nothing here would decide: {AS_WRITTEN}"
     where = "each node of " * (nodes(cluster, ranks) != 1) + cluster.name
     return f"what would decide, on {where}: {command}"
 
 
 def decisive_command(
-    names: Sequence[str], ranks: int, cluster: Cluster, asked: Sequence[str] | None
-) -> str | None:
+    names: Sequence[str], ranks: int, cluster: Cluster, asked: Sequence[str]
+) -> str:
     """The command that would decide, where what the reader has to fill in is in capitals.
-    ``asked``: words that name the workload; None: compiled models, of which there is none."""
-    if asked is None:
-        return None
+    ``asked``: words that name the workload, and ``--compiled`` of compiled models."""
     device = ["--device", "cpu"] if cluster.device.kind == "cpu" else []
     words: list[object] = [*asked, "-s", ",".join(names), "-g", ranks, *device]
     if (count := nodes(cluster, ranks)) != 1:

@@ -87,7 +87,9 @@ def measured(run: Path) -> list[Compared]:
     """The cases of a run that were measured, by workload, ranks and strategy. Raises Failure where
     the run has none, or its run.json does not describe them."""
     frame = read_latest(run)
-    ok = frame[(frame["status"] == "ok") & (frame["kind"] == "measured") & frame["step_ms"].gt(0)]
+    is_measured = (frame["status"] == "ok") & (frame["kind"] == "measured")
+    # A projection is of models as they are written.
+    ok = frame[is_measured & frame["step_ms"].gt(0) & (frame["execution"] == "")]
     entries = {entry["key"]: entry for entry in read_run(folder_of_run(run)).get("cases", [])}
     found = []
     for key, launches in ok.groupby("case", sort=False):

@@ -64,7 +64,8 @@ def read_shares(run: Path | None, cluster: Cluster) -> Shares:
     device, place = cluster.device.runs_on, find_run(run)
     rows = read_latest(place)
     rows = rows[(rows["kind"] == "one_gpu_share") & (rows["status"] == "ok")]
-    rows = rows[rows["compute_ms"].gt(0) & (rows["mesh"] == "")]
+    is_alike = (rows["mesh"] == "") & (rows["execution"] == "")
+    rows = rows[rows["compute_ms"].gt(0) & is_alike]
     fit = rows[rows["device"] == device]
     if fit.empty:
         of = f"on {device}, as {cluster.name} has it" if len(rows) else "that was measured"

@@ -16,7 +16,7 @@ from typing import Any, final
 import numpy as np
 
 from spbench.errors import Failure
-from spbench.projection.advise.candidates import decisive_command, what_would_decide
+from spbench.projection.advise.candidates import COMPILED, decisive_command, what_would_decide
 from spbench.projection.advise.project import Projection
 from spbench.projection.costmodel.hardware import Cluster
 from spbench.projection.costmodel.sensitivity import WHATS, scaled
@@ -168,7 +168,7 @@ SHOWN = 10
 """Rows of the table, or more where more are not told apart."""
 
 
-def show_advice(advice: Recommendation, asked: Sequence[str] | None) -> None:
+def show_advice(advice: Recommendation, asked: Sequence[str]) -> None:
     """Prints the answer, the fastest strategies, and what the answer hinges on. ``asked``: the
     words that name the workload to ``spbench run``; None: the models are compiled."""
     out = tables.console()
@@ -206,7 +206,7 @@ def answer(advice: Recommendation) -> str:
     )
 
 
-def remarks(advice: Recommendation, asked: Sequence[str] | None) -> Iterator[str]:
+def remarks(advice: Recommendation, asked: Sequence[str]) -> Iterator[str]:
     """What is not told apart, where the answer flips, and what would decide."""
     if advice.alike:
         yield (
@@ -218,9 +218,10 @@ def remarks(advice: Recommendation, asked: Sequence[str] | None) -> Iterator[str
     terms_s = advice.best.took.terms
     busy_s = sum(terms_s[term] for term in terms_s if term in COMPUTE or term.endswith(" exposed"))
     if advice.best.cluster.device.kind == "gpu" and terms_s.get(HOST, 0.0) > busy_s:
+        also = "" if COMPILED in asked else f" or {COMPILED}"
         yield (
             f"the host decides: to issue the operations of {advice.best.strategy} takes it longer "
-            f"than a GPU needs for them; a larger batch{' or --compiled' * (asked is not None)} "
+            f"than a GPU needs for them; a larger batch{also} "
             "would change that"
         )
     for kept, same in advice.same.items():
@@ -239,7 +240,7 @@ def remarks(advice: Recommendation, asked: Sequence[str] | None) -> Iterator[str
         yield decides + (len(names) < open_) * f"; these are {len(names)} of the {open_}"
 
 
-def as_data(advice: Recommendation, asked: Sequence[str] | None) -> dict[str, Any]:
+def as_data(advice: Recommendation, asked: Sequence[str]) -> dict[str, Any]:
     """The recommendation for ``--json``; times in seconds. ``asked``: as ``show_advice`` has it."""
     best = advice.best
     command = decisive_command(rivals(advice), best.ranks, best.cluster, asked)

@@ -30,6 +30,7 @@ from spbench.comm.packing import (
     unpacked,
 )
 from spbench.comm.transport import Fill, Handle, Several, Transport, Transports
+from spbench.model.sublayers import AttentionCore
 from spbench.model.transformer import Block
 from spbench.projection.dryrun.meta_ops import META, Known, Signature, load_compiler
 from spbench.projection.dryrun.recorder import Recorder
@@ -210,14 +211,28 @@ def _mark(step: Step, blocks: Sequence[Block], workload: Workload, recorder: Rec
     for place, block in zip(places, blocks, strict=False):
         block.register_forward_pre_hook(partial(_enters, recorder, place))
         block.register_forward_hook(partial(_leaves, recorder, place), always_call=True)
+    cores = [each for each in step.model.modules() if isinstance(each, AttentionCore)]
+    for core in cores if workload.recomputes_attention else ():
+        core.register_forward_pre_hook(partial(_enters_again, recorder))
+        core.register_forward_hook(partial(_leaves_again, recorder), always_call=True)
     step.model.register_forward_hook(partial(_ends, recorder))
+
+
+def _enters_again(recorder: Recorder, *_: Any) -> None:
+    if recorder.phase != "forward" and recorder.storages is not None:
+        recorder.storages.in_forward = True  # an attention is recomputed
+
+
+def _leaves_again(recorder: Recorder, *_: Any) -> None:
+    if recorder.phase != "forward":
+        _forward_ends(recorder)
 
 
 def _enters(recorder: Recorder, place: tuple[int, int], *_: Any) -> None:
     if recorder.phase == "forward":
         recorder.begin(("forward", *place))
-    elif recorder.storages is not None:
-        recorder.storages.in_forward = True  # again, under checkpointing
+    else:
+        _enters_again(recorder)
 
 
 def _leaves(recorder: Recorder, place: tuple[int, int], _: Any, __: Any, out: Any) -> None:
@@ -235,6 +250,6 @@ def _ends(recorder: Recorder, *_: Any) -> None:
 
 
 def _forward_ends(recorder: Recorder) -> None:
-    """Forward, or the recomputation of a block, is over."""
+    """Forward, or the recomputation of a block or an attention, is over."""
     if recorder.storages is not None:
         recorder.storages.forward_ends()

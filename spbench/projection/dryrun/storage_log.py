@@ -59,7 +59,7 @@ class StorageLog:
         """``run``: where the operations of the step run."""
         self.run = run
         self.in_forward = False
-        """Whether forward is running, or the recomputation of a block."""
+        """Whether forward is running, or the recomputation of a block or an attention."""
         self._alive: dict[int, _Held] = {}
         self._events: list[object] = []
         """A storage that appears or dies, or the name of the stretch that begins."""
@@ -74,7 +74,7 @@ class StorageLog:
         self._events.append(name)
 
     def forward_ends(self) -> None:
-        """Forward, or the recomputation of a block, is over: what it made and is alive, stays."""
+        """Forward, or a recomputation, is over: what it made and is alive, stays."""
         self.in_forward = False
         for held in self._alive.values():
             if held.in_forward:

@@ -262,7 +262,7 @@ def words_of(column: str, value: Any) -> str:
         case "guidance":
             return f"{number} branches"
         case "checkpointing":
-            return "checkpointed"
+            return "checkpointed" if value == "full" else "attention recomputed"
         case "cluster":
             return f"on {value}"
         case "kind":

@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from spbench.comm.fake import silent_transports
+from spbench.model.sublayers import SelfAttention
 from spbench.worker.reference import OneDevice
 from spbench.worker.step import Step
 from spbench.workload.catalogue import find, with_settings
@@ -33,6 +34,22 @@ def test_a_block_is_recomputed_as_a_whole(checkpointing: str, calls: int) -> Non
         block.register_forward_pre_hook(count)
     step(*step.seeded_inputs())
     assert [called[block] for block in step.model.blocks] == [calls] * step.workload.depth
+
+
+@pytest.mark.parametrize(("checkpointing", "calls"), [("none", 1), ("full", 2), ("selective", 2)])
+def test_an_attention_is_recomputed_between_its_projections(checkpointing: str, calls: int) -> None:
+    """Once more in backward; under selective checkpointing the projections are called once."""
+    step = one_step(f"checkpointing={checkpointing}", "mode=train")
+    called: Counter[str] = Counter()
+    for module in step.model.modules():
+        if isinstance(module, SelfAttention):
+            for part in (module.core, module.qkv, module.out):
+                part.register_forward_pre_hook(lambda part, _: called.update([type(part).__name__]))
+    step(*step.seeded_inputs())
+    attentions = 2 * step.workload.depth
+    assert called["AttentionCore"] == calls * attentions
+    projections = calls if checkpointing == "full" else 1
+    assert called["WholeLinear"] == 2 * projections * attentions
 
 
 def test_two_stacks_of_one_block_are_one() -> None:

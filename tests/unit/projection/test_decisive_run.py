@@ -43,5 +43,5 @@ def test_on_several_nodes_each_runs_the_command(golden: Golden) -> None:
     golden(decides(LAB, 4), "any number of nodes")
 
 
-def test_no_run_decides_between_compiled_models(golden: Golden) -> None:
-    golden(what_would_decide(["a", "b"], 8, H100, None))
+def test_a_compiled_run_decides_between_compiled_models(golden: Golden) -> None:
+    golden(what_would_decide(["a", "b"], 8, H100, ["-w", "w", "--compiled"]))

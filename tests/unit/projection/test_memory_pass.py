@@ -56,17 +56,20 @@ def test_the_peak_is_a_real_steps(
     pack: type[UnsentTransport], strategy: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Plain, and with checkpointing and AdamW; but for what kernels take inside. In a short run
-    each strategy has one of the two with gloo's packing, the other with NCCL's."""
+    each strategy has one of the three with gloo's packing, another with NCCL's."""
     monkeypatch.setattr(recorder, "workspace_bytes", lambda *_: 0)
     monkeypatch.setattr(dry_step, "UnsentGloo", pack)
     forms: list[dict[str, Any]] = [{}, {"checkpointing": "full", "optimizer": "adamw"}]
-    turn = ([*places()].index(strategy) + (pack is UnsentNccl)) % 2
+    forms += [{"checkpointing": "selective"}]
+    turn = ([*places()].index(strategy) + (pack is UnsentNccl)) % 3
     for fields in forms if ALL else [forms[turn]]:
         shape = workload(**fields)
         assert dry(shape, strategy, 4, "cpu").peak == real_peak(shape, strategy, 4, pack)
 
 
-@pytest.mark.parametrize("fields", [{}, {"checkpointing": "full"}, {"mode": "forward"}])
+@pytest.mark.parametrize(
+    "fields", [{}, {"checkpointing": "full"}, {"checkpointing": "selective"}, {"mode": "forward"}]
+)
 def test_few_blocks_tell_the_peak_of_all(
     fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -61,7 +61,7 @@ def stacks(draw: st.DrawFn) -> tuple[Workload, int]:
             "kv_heads": key_heads,
             **draw(forms(kinds)),
             "mode": draw(st.sampled_from(["train", "forward"])),
-            "checkpointing": draw(st.sampled_from(["none", "full"])),
+            "checkpointing": draw(st.sampled_from(["none", "full", "selective"])),
         }
     )
     return work, draw(st.integers(2, 4))
@@ -138,7 +138,9 @@ def of_heads(sublayer: Sublayer, work: Workload, axis: str, ranks: int) -> float
     backward = one_head * (max(there_q) + max(from_heads))
     if work.mode == "forward":
         return forward
-    return forward + backward + (forward if work.checkpointing == "full" else 0.0)
+    # The result's way home is not sent again where attention alone is computed again.
+    again = {"none": 0.0, "full": forward, "selective": one_head * max(to_heads)}
+    return forward + backward + again[work.checkpointing]
 
 
 @examples(STACKS)

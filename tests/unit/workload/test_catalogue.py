@@ -236,7 +236,7 @@ def test_shapes_to_verify_cover_what_can_go_wrong() -> None:
     assert {len(work.axes) for work in works} >= {2, 3}
     assert {work.modulation for work in works} == {"none", "per_sample", "per_time", "per_token"}
     assert {work.mode for work in works} == {"train", "forward"}
-    assert {work.checkpointing for work in works} == {"none", "full"}
+    assert {work.checkpointing for work in works} == {"none", "full", "selective"}
     assert any(length % 2 and length % 3 for work in works for length in work.axes.values())
 
 

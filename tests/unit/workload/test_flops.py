@@ -19,7 +19,13 @@ from spbench.worker.step import Step
 from spbench.workload.block import Stack
 from spbench.workload.catalogue import find
 from spbench.workload.config_names import names
-from spbench.workload.flops import forward_flops, parameters, step_flops, weight_sets
+from spbench.workload.flops import (
+    executed_flops,
+    forward_flops,
+    parameters,
+    step_flops,
+    weight_sets,
+)
 from spbench.workload.workload import Workload
 
 ROOT = Path(__file__).parents[3]
@@ -151,6 +157,23 @@ def test_a_mask_counts_the_mean_number_of_keys_of_a_position(length: int) -> Non
 def test_a_training_step_is_three_forwards(work: Workload) -> None:
     """Backward counts twice; recomputation does not count, nor does a mode without backward."""
     assert step_flops(work) == forward_flops(work) * (3 if work.mode == "train" else 1)
+
+
+@pytest.mark.parametrize("name", ["selective", "checkpointed"])
+def test_operations_that_checkpointing_runs_again(name: str) -> None:
+    """Equal to torch's count of the operations that a step runs, less those that early stop and
+    inputs without a gradient leave out."""
+    work = without_masks(find(name, "verify"))
+    counts = {}
+    for how in ("none", work.checkpointing):
+        step = one_step(work.model_copy(update={"checkpointing": how}))
+        with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+            run(step)
+        counts[how] = counter.get_total_flops()
+    more = counts[work.checkpointing] - counts["none"]
+    known = executed_flops(work) - step_flops(work)
+    # torch stops before the last product of each attention or block, whose result nobody needs.
+    assert 0.4 * known < more <= known
 
 
 @pytest.mark.parametrize("name", ["attention-only", "axes-3d-uneven"])

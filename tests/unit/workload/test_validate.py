@@ -93,7 +93,7 @@ def fields(draw: st.DrawFn) -> dict[str, Any]:
         "batch": draw(st.integers(1, 2)),
         "dtype": draw(st.sampled_from(["float64"] * 4 + ["float32", "bfloat16", "float16"])),
         "mode": draw(st.sampled_from(["train", "train", "forward"])),
-        "checkpointing": draw(st.sampled_from(["none", "full"])),
+        "checkpointing": draw(st.sampled_from(["none", "full", "selective"])),
     }
 
 
@@ -424,6 +424,12 @@ def test_what_an_attention_alone_has_not(message: str, more: dict[str, Any]) -> 
     assert Workload.model_validate(SMALL | ALONE).is_attention_alone
     with pytest.raises(ValidationError, match=message):
         Workload.model_validate(SMALL | ALONE | more)
+
+
+def test_an_attention_alone_may_be_computed_again() -> None:
+    """Selective checkpointing has something to act on there, as full has not."""
+    work = Workload.model_validate(SMALL | ALONE | {"checkpointing": "selective"})
+    assert work.recomputes_attention and not work.recomputes
 
 
 def test_a_field_that_would_be_without_effect(golden: Golden) -> None:
