@@ -107,11 +107,13 @@ def make_cut(
         resized(resized(x.shape, 0, outermost.sizes[transport.rank]), dim, other.length)
         for x, other in zip(wires, others, strict=True)
     ]
-    outs: Sequence[Tensor]
-    if len(xs) > 1 and all(shape == shapes[0] for shape in shapes):
-        # Side by side along the inner dim: their join, which a projection's backward wants, is a
-        # view then.
-        outs = transport.empty(xs[0], [*shapes[0][:dim], len(xs), *shapes[0][dim:]]).unbind(dim)
+    if len(xs) > 1 and all(other == others[0] for other in others):
+        # Side by side in front of the inner dim, (T/N, ..., 3, Z, D), they are unpacked by one
+        # copy; and their join, which a projection's backward wants, is a view.
+        whole = transport.empty(xs[0], [*shapes[0][:dim], len(xs), *shapes[0][dim:]])
+        arriving = [Cut(whole, dim + 1, others[0])]
+        leaving = [Cut(x.unsqueeze(dim), 0, outermost, join_dim=dim) for x in wires]
+        outs: Sequence[Tensor] = whole.unbind(dim)
     else:
         leading = range(wires[0].ndim) if order is None else order
         # made with their dims in memory's order, and seen in the message's
@@ -119,8 +121,8 @@ def make_cut(
             transport.empty(xs[0], [shape[d] for d in leading]).permute(undone(leading))
             for shape in shapes
         ]
-    arriving = [Cut(out, dim, other) for out, other in zip(outs, others, strict=True)]
-    leaving = [Cut(x, 0, outermost) for x in wires]
+        arriving = [Cut(out, dim, other) for out, other in zip(outs, others, strict=True)]
+        leaving = [Cut(x, 0, outermost) for x in wires]
     handle = transport.all_to_all(arriving, leaving)
     return handle, [out.movedim(0, outermost.dim) for out in outs]
 

@@ -2,8 +2,8 @@
 
 A weight's gradient is such work: only the optimizer and the sum over the ranks want it, while the
 gradient of the input is what the next exchange sends. So a linear layer computes the latter at
-once, and leaves the former here (``layers/linear.py``). The next exchange posts its messages, runs
-some of what was left, and waits only then.
+once, and leaves the former here (``layers/linear.py``). The next exchange posts its messages, does
+what was left, and waits only then.
 """
 
 from collections import Counter, deque
@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.autograd import Variable
 
 Work = Callable[[], None]
-MOST = 4
+MOST = 3
 """Pieces of work that are left at most: each keeps an input and a gradient alive."""
 
 _engine: Any = Variable._execution_engine
@@ -26,6 +26,8 @@ class Deferred:
     """What one rank has left to do."""
 
     def __init__(self) -> None:
+        self.saves_first = False
+        """Whether forward runs again in backward, where what is saved early ends it early."""
         self.on_gradient: Callable[[Tensor], object] = lambda _: None
         """Is told of each parameter whose gradient is there: what hooks of autograd do for those
         that it computes itself."""
@@ -61,12 +63,7 @@ class Deferred:
         if not self._expected[parameter]:
             self.on_gradient(parameter)
 
-    def run_some(self) -> None:
-        """What a transfer is to hide: half of it, so that the next one has some, too."""
-        for _ in range((len(self._works) + 1) // 2):
-            self._works.popleft()()
-
     def finish(self) -> None:
-        """Does all that is left."""
+        """Does all that is left: under a transfer, or as backward ends."""
         while self._works:
             self._works.popleft()()

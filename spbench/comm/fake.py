@@ -70,12 +70,11 @@ class SilentTransport(MessageTransport):
         run_dim: int,
         ready: Callable[[int], object] = is_ready,
     ) -> Handle:
-        apart = len(sent[self.rank]) == len(received[self.rank])
         for rank in {*range(self.size)} - {self.rank}:
             # What would leave is packed as for a socket, and dropped.
             ready(rank)
-            list(outgoing(sent[rank], run_dim, apart))
-            messages, unpack = incoming(received[rank], run_dim, apart)
+            list(outgoing(sent[rank], run_dim))
+            messages, unpack = incoming(received[rank], run_dim)
             self._fill(messages)
             unpack()
         ready(self.rank)

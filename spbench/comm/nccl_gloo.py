@@ -233,16 +233,15 @@ class GlooTransport(MessageTransport, ProcessGroupTransport):
         # none is addressed by all at once. All receives are posted first: gloo sends nothing before
         # the other side has said where to.
         parts: dict[int, Several] = {}
-        apart = len(sent[self.rank]) == len(received[self.rank])
         for source in behind(self.rank, self.size):
-            messages, unpack = incoming(received[source], run_dim, apart)
+            messages, unpack = incoming(received[source], run_dim)
             works = self._post([], [(message, source) for message in messages])
             parts[source] = Several(works, [unpack])
         leaving: list[Work] = []
         for step in range(1, self.size):
             to = (self.rank + step) % self.size
             ready(to)
-            messages = [*outgoing(sent[to], run_dim, apart)]
+            messages = [*outgoing(sent[to], run_dim)]
             leaving += self._post([(message, to) for message in messages], [])
         # The rank's own part, while messages are under way.
         ready(self.rank)

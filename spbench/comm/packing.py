@@ -37,6 +37,9 @@ class Cut:
     dim: int
     shard: Shard
     """The part that each rank has; the tensor is cut along ``dim``, not along the shard's."""
+    join_dim: int | None = None
+    """The dim along which it is joined to what it travels with; None: the one that the tensors are
+    cut along on one of the two sides, where the other has dim 0."""
 
     def part(self, rank: int) -> Tensor:
         """The part of ``rank``, a view."""
@@ -87,9 +90,8 @@ def by_rank(cuts: Cuts) -> list[Parts]:
 
 
 def inner_dim(received: Cuts, sent: Cuts) -> int:
-    """The dim that parts are joined along, where several travel together: on one side they are cut
-    along it, on the other along dim 0."""
-    return max(received[0].dim, sent[0].dim)
+    """The dim that parts are joined along, where several travel together."""
+    return max(received[0].dim, sent[0].dim) if sent[0].join_dim is None else sent[0].join_dim
 
 
 def pack(cuts: Cuts, along: int | None = None) -> Tensor:
@@ -171,54 +173,31 @@ def splits(cuts: Cuts) -> list[int] | None:
     return [sum(cut.numel(rank) for cut in cuts) for rank in range(len(cuts[0].shard.sizes))]
 
 
-def outgoing(parts: Parts, run_dim: int, apart: bool) -> Iterator[Tensor]:
+def outgoing(parts: Parts, run_dim: int) -> Iterator[Tensor]:
     """Yields the messages to one rank: long runs where they lie, or all in one.
 
-    Parameters
-    ----------
-    parts
-        What it is sent.
-    run_dim
-        The dim that parts are cut and joined along, on one of the two sides.
-    apart
-        Whether the other side has as many tensors: then long ones need not be joined.
-
-    Yields
-    ------
-    Tensor
-        Contiguous.
+    ``run_dim``: the dim that parts are cut and joined along, on one of the two sides.
     """
-    for part in _sent_apart(parts, apart) or [joined(parts, run_dim)]:
-        for run in _runs(part, run_dim):
-            yield run.contiguous()
+    for run in _runs(joined(parts, run_dim), run_dim):
+        yield run.contiguous()
 
 
-def incoming(parts: Parts, run_dim: int, apart: bool) -> tuple[list[Tensor], Callable[[], None]]:
+def incoming(parts: Parts, run_dim: int) -> tuple[list[Tensor], Callable[[], None]]:
     """Tensors to receive one rank's messages into, and the call that copies them to its parts."""
-    wholes = _sent_apart(parts, apart)
-    is_joined = not wholes and len(parts) > 1
-    if is_joined:
-        wholes = [parts[0].new_empty(_joined_shape(parts, run_dim))]
-    runs = [run for whole in wholes or parts for run in _runs(whole, run_dim)]
+    whole = parts[0]
+    if len(parts) > 1:
+        whole = whole.new_empty(_joined_shape(parts, run_dim))
+    runs = _runs(whole, run_dim)
     messages = [run if run.is_contiguous() else run.new_empty(run.shape) for run in runs]
 
     def unpack() -> None:
         for run, message in zip(runs, messages, strict=True):
             if run is not message:
                 run.copy_(message)
-        if is_joined:
-            copy_joined(parts, wholes, run_dim)
+        if len(parts) > 1:
+            copy_joined(parts, [whole], run_dim)
 
     return messages, unpack
-
-
-def _sent_apart(parts: Parts, apart: bool) -> Parts:
-    """Those that travel one by one; none where they are joined to one message.
-
-    Their shapes alone decide, so that the sender and the receiver decide alike.
-    """
-    are_long = apart and all(part.nbytes >= MIN_MESSAGE_BYTES for part in parts)
-    return parts if are_long else []
 
 
 def _runs(part: Tensor, run_dim: int) -> list[Tensor]:

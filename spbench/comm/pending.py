@@ -1,6 +1,6 @@
 """What is under way: tensors, a whole of which each rank's part comes, blocks that go round.
 
-Whoever waits first does some of the work that backward has left (``comm/deferred.py``).
+Whoever waits first does the work that backward has left (``comm/deferred.py``).
 """
 
 from collections.abc import Iterator, Sequence
@@ -24,13 +24,13 @@ class Pending(Generic[Arriving]):
     def __init__(
         self, handle: Handle, arriving: Arriving, deferred: Deferred | None = None
     ) -> None:
-        """``deferred``: work of which some is done while it is under way."""
+        """``deferred``: work that is done while it is under way."""
         self._handle, self.arriving, self._deferred = handle, arriving, deferred
 
     @never_compiled
     def wait(self) -> Arriving:
         if self._deferred is not None:
-            self._deferred.run_some()
+            self._deferred.finish()
         self._handle.wait()
         return self.arriving
 
@@ -62,7 +62,7 @@ class Gathering:
         sources
             Ranks whose parts come by themselves, in this order; none: all come at once.
         deferred
-            Work of which some is done while all are under way.
+            Work that is done while all are under way.
         """
         self._handle, self._cut, self._sources = handle, cut, sources
         self._deferred = deferred
@@ -76,7 +76,7 @@ class Gathering:
     @never_compiled
     def wait(self) -> Tensor:
         if self._deferred is not None:
-            self._deferred.run_some()
+            self._deferred.finish()
         self._handle.wait()
         return self.whole
 
@@ -115,7 +115,7 @@ class RingBlocks:
     """A whole tensor whose blocks come round a ring, each while the one before is at hand."""
 
     def __init__(self, transport: Transport, x: Tensor, shard: Shard, deferred: Deferred) -> None:
-        """``deferred``: work of which some is done while a block is under way."""
+        """``deferred``: work that is done while a block is under way."""
         self._transport, self._dim, self._deferred = transport, shard.dim, deferred
         mine = x.movedim(shard.dim, 0)
         self._whole = transport.empty(x, resized(mine.shape, 0, shard.length))
@@ -141,7 +141,7 @@ class RingBlocks:
         """Waits for the next block and sends it on; its owner, or None: all have come."""
         if self._coming is None:
             return None
-        self._deferred.run_some()
+        self._deferred.finish()
         self._coming.wait()
         owner = self._owner
         self._send_on(owner)

@@ -152,19 +152,33 @@ def product(
     vector = None if bias is None else bias.flatten()
 
     def times(x: Tensor) -> Tensor:
-        is_deferred = deferred is not None and weight.is_leaf and weight.requires_grad
-        is_needed = x.requires_grad and torch.is_grad_enabled()
+        is_needed = weight.is_leaf and weight.requires_grad and x.requires_grad
         # In compiled code the compiler orders what its graphs compute.
-        if not (is_deferred and is_needed) or torch.compiler.is_dynamo_compiling():
+        is_plain = torch.compiler.is_dynamo_compiling() or not torch.is_grad_enabled()
+        if deferred is None or not is_needed or is_plain:
             return F.linear(x, matrix, vector)
-        # In a tuple, where autograd does not see them: it has no gradients of theirs to wait for.
-        return _DeferringProduct.apply(x, (weight, bias), deferred)
+        # In tuples, where autograd does not see them: it has no gradients of theirs to wait for.
+        out: Tensor = _Factors.apply(x, (weight, bias), deferred)
+        return (
+            _Product.apply(out, (x.detach(), matrix.detach(), bias))
+            if deferred.saves_first
+            else out
+        )
 
     return in_memory_order(lambda x: times(x.flatten(-inner)).unflatten(-1, out_shape), x, inner)
 
 
-class _DeferringProduct(torch.autograd.Function):
-    """F.linear, whose backward computes the gradient of the input, and leaves the others."""
+def _plain_product(x: Tensor, matrix: Tensor, bias: Tensor | None) -> Tensor:
+    return F.linear(x, matrix, None if bias is None else bias.detach().view(-1))
+
+
+class _Factors(torch.autograd.Function):
+    """F.linear, whose backward computes the gradient of the input, and leaves the others.
+
+    Where ``saves_first``, a tensor without numbers stands for the product: recomputation stops at
+    the last tensor that is saved, which is the input, and a function saves behind its forward. So
+    ``_Product``, behind it, is not run for nothing.
+    """
 
     @staticmethod
     def forward(
@@ -174,7 +188,10 @@ class _DeferringProduct(torch.autograd.Function):
         ctx.to = *parameters, deferred
         weight, bias = parameters
         deferred.expect(*(parameter for parameter in parameters if parameter is not None))
-        return F.linear(x, weight.view(-1, x.shape[-1]), None if bias is None else bias.view(-1))
+        matrix = weight.view(-1, x.shape[-1])
+        if deferred.saves_first:
+            return x.new_empty(1).expand(*x.shape[:-1], len(matrix))
+        return _plain_product(x, matrix, bias)
 
     @staticmethod
     @once_differentiable
@@ -189,8 +206,25 @@ class _DeferringProduct(torch.autograd.Function):
             if bias is not None:
                 deferred.take_gradient(bias, rows.sum(0).view(bias.shape))
 
-        deferred.add(of_weights)
+        # An input that is wider than the result, as an mlp's second one, is let go at once: kept
+        # until the next exchange it would raise the peak of memory.
+        if x.numel() > grad.numel():
+            of_weights()
+        else:
+            deferred.add(of_weights)
         return d_x, None, None
+
+
+class _Product(torch.autograd.Function):
+    """The product for which its ``_Factors`` stand; they have its gradients."""
+
+    @staticmethod
+    def forward(_ctx: Any, _: Tensor, factors: tuple[Tensor, Tensor, Tensor | None]) -> Tensor:
+        return _plain_product(*factors)
+
+    @staticmethod
+    def backward(_ctx: Any, *grads: Tensor) -> tuple[Tensor, None]:
+        return grads[0], None
 
 
 @final

@@ -220,6 +220,7 @@ class Transformer(nn.Module):
         super().__init__()
         workload = plan.workload
         self.workload, self.comm = workload, comm
+        comm.deferred.saves_first = workload.checkpointing == "full"
         shards, axes = plan.shards, plan.layout
         layout = [shards[axis] for axis in axes]
         cut_along = [*dict.fromkeys(axes)] if workload.modulation == "per_token" else []

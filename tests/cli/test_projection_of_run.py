@@ -138,7 +138,7 @@ def calibrated(speed: float | None, ranks: int = 2) -> Cluster:
 
 def test_a_slower_processor_is_projected_as_one(tmp_path: Path) -> None:
     """At half of the speed products and attention take twice as long, the host by the power 0.8 of
-    that, messages over links no longer."""
+    that, messages over links no longer, and what of them nothing hides is less."""
     found = measured(kept(tmp_path / "run", device="cpu", speed=50.0))
     clusters = [calibrated(50.0), calibrated(100.0), calibrated(None), calibrated(100.0, ranks=3)]
     plain, slower, unknown, other_threads = (beside(found, each) for each in clusters)
@@ -149,7 +149,8 @@ def test_a_slower_processor_is_projected_as_one(tmp_path: Path) -> None:
         for term, times in (("gemm", 2), ("attention", 2), ("host", 2**0.8)):
             assert after[term] == pytest.approx(times * before[term], rel=0.05)  # or the least
         links = [term for term in before if term.endswith(" exposed")]
-        assert links and [after[term] for term in links] == [before[term] for term in links]
+        # Slower products hide more of them.
+        assert links and all(after[term] <= before[term] for term in links)
         assert [each.slower for each in same] == [1.0, 1.0]
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 import spbench
-from spbench.comm.packing import Cut, Cuts, pack, unpacked
+from spbench.comm.packing import Cut, Cuts, inner_dim, pack, unpacked
 from spbench.comm.transport import DONE, Fill, Handle, Several, Transport, Transports
 from spbench.strategies.registry import load
 from spbench.worker.step import Step
@@ -40,8 +40,9 @@ class NcclPacking(Transport):
         return NcclPacking(members.index(self.rank), len(members))
 
     def _all_to_all(self, received: Cuts, sent: Cuts) -> Handle:
-        flat, unpack = unpacked(received)
-        pack(sent)
+        along = inner_dim(received, sent)
+        flat, unpack = unpacked(received, along=along)
+        pack(sent, along)
         flat.zero_()
         return Several([], [unpack])
 

@@ -118,11 +118,10 @@ class UnsentGloo(MessageTransport, UnsentTransport):
     ) -> Handle:
         messages: list[Tensor] = []
         unpacks: list[Callable[[], object]] = []
-        apart = len(sent[self.rank]) == len(received[self.rank])
         for rank in {*range(self.size)} - {self.rank}:
             ready(rank)
-            messages += outgoing(sent[rank], run_dim, apart)
-            arriving, unpack = incoming(received[rank], run_dim, apart)
+            messages += outgoing(sent[rank], run_dim)
+            arriving, unpack = incoming(received[rank], run_dim)
             messages += arriving
             unpacks.append(unpack)
         # One message stands for those to all ranks: it leaves when the last part is there, hides

@@ -74,7 +74,7 @@ def test_few_blocks_tell_the_peak_of_all(
     fields: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """By part, where activations are most of it."""
-    shape = workload(depth=9, **fields)
+    shape = workload(depth=9, batch=4, **fields)
     whole = dry(shape, "dsp", 4)
     monkeypatch.setattr(depths, "WHOLE_LAUNCHES", 0)
     few = dry(shape, "dsp", 4)
