@@ -44,8 +44,8 @@ GROUPS = {
         *("metrics", "reference", "against"),
     ),
     "How it is measured": (
-        *("launches", "quick", "share", "execution", "device", "seed", "peak_tflops", "timeout"),
-        *("hang_after", "max_time", "measure", "links"),
+        *("launches", "quick", "share", "execution", "graph", "device", "seed"),
+        *("peak_tflops", "timeout", "hang_after", "max_time", "measure", "links"),
     ),
     "What has to fit": ("memory", "reserve", "axes"),
     "What the cluster does": ("compiled", "kernel"),

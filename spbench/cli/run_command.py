@@ -24,6 +24,7 @@ from spbench.sweep.devices import (
     forecast,
     memory_needed,
     no_gpu_here,
+    refuse_capturing,
     refuse_compiling,
     visible_gpus,
     why_not_here,
@@ -63,6 +64,9 @@ from spbench.workload.sweeps import LAUNCHES, MAX_LAUNCHES
     default="eager",
     help="Give each sublayer to torch.compile; transfers part its graphs.",
 )
+@click.option(
+    "--graph", is_flag=True, help="Capture a step as one CUDA graph, and time its replays; GPUs."
+)
 @click.option("--peak-tflops", type=Positive(), help="Peak Tflop/s of a device, for MFU.")
 @click.option(
     "--seed",
@@ -86,6 +90,7 @@ def run_command(ctx: click.Context, /, dry_run: bool, as_json: bool, **_: Any) -
     with loading_torch(verbose=ctx.params["verbose"]):
         request = request_of(ctx)
         planned = cells(request)
+        refuse_capturing(cell.case for cell in planned)
         if request.starts:
             refuse_compiling(cell.case for cell in planned if cell.why_not is None)
     announce_fault(request.fault, planned)

@@ -23,7 +23,7 @@ from spbench.sweep.devices import choose_device, default_ranks, why_not_here
 from spbench.sweep.plan import without_unfit
 from spbench.sweep.request import Request, every, from_sweep_file
 from spbench.worker.fault_injection import planted_fault
-from spbench.workload.case import QUICK, Device, MeasurementBudget
+from spbench.workload.case import QUICK, Device, Execution, MeasurementBudget
 from spbench.workload.catalogue import (
     find,
     overridden,
@@ -234,7 +234,7 @@ def request_of(ctx: click.Context) -> Request:
     request = replace(
         request,
         kind="one_gpu_share" if share else "measured",
-        execution=flags.get("execution", "eager"),
+        execution=_execution_of(flags),
         starts=starts,
         launches=flags["launches"] or (1 if quick else request.launches),
         budget=QUICK if quick else MeasurementBudget(),
@@ -249,6 +249,19 @@ def request_of(ctx: click.Context) -> Request:
         **{name: flags[name] for name in AS_GIVEN if name in flags},
     )
     return without_unfit(request) if flags["small"] else request
+
+
+def _execution_of(flags: Mapping[str, Any]) -> Execution:
+    """How steps run. Raises Failure for two ways at once."""
+    execution: Execution = flags.get("execution", "eager")
+    if not flags.get("graph", False):
+        return execution
+    if execution != "eager":
+        raise Failure(
+            "--compiled and --graph are two ways to run a step, and a row has one; "
+            "make two runs, one with each"
+        )
+    return "graph"
 
 
 def _from_flags(flags: Mapping[str, Any], device: Device, *, share: bool, nodes: int) -> Request:

@@ -149,6 +149,14 @@ class Transport(ABC):
         """Forget what was counted."""
         self.sent, self.calls = {}, {}
 
+    def count_again(self, sent: Count, calls: Mapping[Kind, int]) -> None:
+        """Counts what was seen of a captured step, which sends it once more: in a replay none of
+        the code runs that counts."""
+        for kind, size in sent.items():
+            self.sent[kind] = self.sent.get(kind, 0) + size
+        for kind, times in calls.items():
+            self.calls[kind] = self.calls.get(kind, 0) + times
+
     def along(self, axis: str, groups: Groups) -> Self:
         """The transport of this rank's group among ``groups``, which counts here, as ``axis``.
 

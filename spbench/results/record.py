@@ -453,10 +453,11 @@ class Record:
         Column(
             "Graphs of `torch.compile` that a rank runs in a step, as counted in the step behind "
             "the timed ones: a function compiled in three parts is three each time it is called. "
-            "0: the timed steps ran eagerly. Where `execution` is `compiled` each sublayer is a "
-            "graph, and each transfer in it makes one more: graphs beyond the sublayers that a "
-            "step calls are its graph breaks. Where it is more than 0, `peak_allocated_bytes` is "
-            "blank on a CPU: nothing tells what compiled code allocates there."
+            "0: nothing in the timed steps was compiled. Where `execution` is `compiled` each "
+            "sublayer is a graph, and each transfer in it makes one more: graphs beyond the "
+            "sublayers that a step calls are its graph breaks. Where it is more than 0, "
+            "`peak_allocated_bytes` is blank on a CPU: nothing tells what compiled code allocates "
+            "there."
         ),
     ] = None
     unseen_operators: Annotated[
@@ -480,8 +481,11 @@ class Record:
         str,
         Column(
             "`compiled`: each sublayer, with its norm and residual, as `torch.compile` makes it, "
-            "in the gate and in every step behind it; another case than the eager one, and never "
-            "judged against it. Blank: operation by operation, as it is written."
+            "in the gate and in every step behind it. `graph`: the step captured as one CUDA "
+            "graph, whose replays are timed; gate, bytes and memory are those of the step as it "
+            "is written, without the graph's own memory, and `compute_ms` is blank. Either is "
+            "another case than the eager one, and never judged against it. Blank: operation by "
+            "operation, as it is written."
         ),
     ] = ""
 

@@ -95,6 +95,17 @@ def refuse_compiling(cases: Iterable[Case]) -> None:
         raise Failure(f"--compiled needs {what}; install that, or leave out --compiled", UNFIT)
 
 
+def refuse_capturing(cases: Iterable[Case]) -> None:
+    """Raises Failure where one of the cases is to be captured as a CUDA graph, and cannot be."""
+    for case in cases:
+        if case.execution == "graph" and case.device == "cpu":
+            what = "--graph captures a step on a GPU, and these ranks compute on the CPU"
+            raise Failure(f"{what}; use --compiled here, or a machine with a GPU", UNFIT)
+        if case.execution == "graph" and case.kind == "one_gpu_share":
+            # What stands in for received data has a memory of its own, which no graph would keep.
+            raise Failure("--graph captures a step with its transfers; leave out --share")
+
+
 def choose_device(wanted: str, *, starts: bool = True) -> Device:
     """The device of ``--device``; ``auto`` is cuda where there is a GPU, and says it on stderr
     where one is named that is not there. Raises Failure where ranks are to start on cuda, and there

@@ -118,7 +118,18 @@ def declined(case: Case | Combination) -> str | None:
     strategy = in_mesh(case.strategy, case.mesh)
     is_share = isinstance(case, Case) and case.kind == "one_gpu_share"
     alone = strategy.only_measured if is_share else None
-    return strategy.declines(case.workload, case.ranks) or alone
+    return strategy.declines(case.workload, case.ranks) or alone or _why_not_captured(case)
+
+
+def _why_not_captured(case: Case | Combination) -> str | None:
+    """Why its steps cannot be one graph, where they are to be; None if they can."""
+    if isinstance(case, Combination) or case.execution != "graph":
+        return None
+    strategy = in_mesh(case.strategy, case.mesh)
+    plan = strategy.on(strategy.flattened(case.workload), case.ranks)
+    if not plan.group.sends_itself:
+        return None
+    return "its package sends by itself, and nobody counts what a captured step of it sends"
 
 
 def turned(cases: Sequence[T], launch: int, seed: int) -> list[T]:
@@ -290,7 +301,7 @@ def _in_words(case: Case) -> str:
     return f"{axes}, batch {work.batch}, {depth} on {counted(case.ranks, 'rank')}"
 
 
-def _all_but_sizes(case: Case) -> tuple[str, str, str, list[str], Mapping[str, Any]]:
+def _all_but_sizes(case: Case) -> tuple[str, str, str, str, list[str], Mapping[str, Any]]:
     work = case.workload
     fields = work.model_dump(exclude={"axes", "batch", "guidance", "depth", "name", "source"})
-    return case.name, case.device, case.kind, list(work.axes), fields
+    return case.name, case.device, case.kind, case.execution, list(work.axes), fields

@@ -22,7 +22,7 @@ from spbench.launch.launcher import Deadlines
 from spbench.report.progress import in_a_line
 from spbench.results.lock import LOCK, check_free
 from spbench.results.run_json import case_of, folder_of_run, read_run
-from spbench.sweep.devices import refuse_compiling, why_not_here
+from spbench.sweep.devices import refuse_capturing, refuse_compiling, why_not_here
 from spbench.sweep.plan import declined
 from spbench.sweep.request import Request
 from spbench.text import counted, quoted
@@ -158,6 +158,7 @@ def resumed(run: Path, cluster: Cluster | None = None) -> tuple[Request, list[Ce
     request = or_none(lambda: _with_settings(request, facts["settings"])) or request
     nodes = request.nodes
     refuse_compiling(cell.case for cell in cells if not cell.why_not)
+    refuse_capturing(cell.case for cell in cells if not cell.why_not)
     for case in (cell.case for cell in cells if not cell.why_not):
         share = case.kind == "one_gpu_share"
         why_not = declined(case) or why_not_here(case.ranks, case.device, share=share, nodes=nodes)

@@ -7,6 +7,7 @@ time of computation blank, and fails nothing.
 import statistics
 from collections import Counter
 from collections.abc import Callable
+from contextlib import nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, final
@@ -23,6 +24,7 @@ from spbench.worker.observer import Observer
 from spbench.worker.sampling import sample
 from spbench.worker.silent_pass import SilentPass
 from spbench.worker.step import Step, state_bytes, state_tensors
+from spbench.worker.step_graph import replayed
 from spbench.worker.step_proof import Expected, StepProof
 from spbench.worker.timer import WINDOW, Stopwatch
 from spbench.workload.case import Case, MeasurementBudget
@@ -32,6 +34,8 @@ SENDS_ITSELF = "its package sends by itself, which nothing silences"
 """Why a step of another package's code has no time without communication."""
 MORE_ON_THE_WIRE = "its reduce-scatters are all-reduces inside gloo, which send them twice"
 """spbench's own are made of sends and receives on gloo (``comm/nccl_gloo.py``)."""
+IS_CAPTURED = "the step was captured as one CUDA graph, with its transfers, which nothing silences"
+"""Why a replayed step has no time without communication."""
 
 
 def measure(
@@ -82,10 +86,11 @@ def measure(
     if wrong is not None:
         return seen | wrong
     # A planted slow rank is slow under the clock alone; every other step is as it is.
-    slowed = observer.timed(step)
-    seen |= _time(slowed, whole, proof, case.budget, group, observer)
-    with observer.phase("proof"):
-        return seen | proof.last(slowed)
+    slowed, is_graph = observer.timed(step), case.execution == "graph"
+    with replayed(whole, inputs, cotangent, observer) if is_graph else nullcontext():
+        seen |= _time(slowed, whole, proof, case.budget, group, observer)
+        with observer.phase("proof"), whole.uncaptured():
+            return seen | proof.last(slowed)
 
 
 def _time(
@@ -100,17 +105,13 @@ def _time(
     watch = Stopwatch(group=group, now_s=observer.times.now_s)
     is_share = isinstance(group, ShareOfGroup)
     silent = SilentPass(whole=whole, one_step=step, group=group, watch=watch, proof=proof)
-    if whole.plan.group.sends_itself:
-        silent.why_none = SENDS_ITSELF
-        first = proof.first_witness
-        scatters = 0 if first is None else by_op(first.sent)["reduce_scatter"]
-        if scatters and group.backend == "gloo":
-            silent.why_none = f"{SENDS_ITSELF}; {MORE_ON_THE_WIRE}"
-    both = budget.silent and not is_share and not whole.plan.group.sends_itself
+    silent.why_none = _why_not_silent(whole, proof)
+    both = budget.silent and not is_share and not silent.why_none
     with observer.phase("warm-up"):
         warmup = watch.warm_up(step, budget)
         is_warm = watch.is_warm(warmup)
-        proof.settle(step)
+        with whole.uncaptured():
+            proof.settle(step)
         if both:
             silent.prove()
 
@@ -135,6 +136,18 @@ def _time(
         "stopped_by": times.stopped_by,
         "conditions": conditions,
     }
+
+
+def _why_not_silent(whole: Step, proof: StepProof) -> str:
+    """Why no step can go without communication; blank where one can."""
+    if whole.captured is not None:
+        return IS_CAPTURED
+    if not whole.plan.group.sends_itself:
+        return ""
+    first = proof.first_witness
+    scatters = 0 if first is None else by_op(first.sent)["reduce_scatter"]
+    is_more = scatters and proof.group.backend == "gloo"
+    return f"{SENDS_ITSELF}; {MORE_ON_THE_WIRE}" if is_more else SENDS_ITSELF
 
 
 @final

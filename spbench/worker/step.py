@@ -16,7 +16,7 @@ import statistics
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from typing import Any, final
+from typing import Any, Protocol, final
 
 import torch
 from torch import Tensor, nn
@@ -43,6 +43,16 @@ from spbench.workload.sharding import Shard, Shards
 
 BUCKETS = 3
 """Buckets of gradients at least, where there are to be several: first, last and between."""
+
+
+class Captured(Protocol):
+    """A step that was recorded, and runs as one (``worker/step_graph.py``)."""
+
+    def replay(self, mine: Inputs, cotangent: Tensor) -> Tensor:
+        """The output's shard, of the inputs with which it was recorded."""
+
+    def take_back_gradients(self) -> None:
+        """Each ``.grad`` is again the tensor that a replay writes."""
 
 
 @final
@@ -94,9 +104,12 @@ class Step:
             self.comm.deferred.on_gradient = self.gradients.ready
         updates = with_optimizer and workload.optimizer == "adamw"
         self.optimizer = adamw(self.model.parameters()) if updates else None
+        self.captured: Captured | None = None
+        """What a step is a replay of; None: its operations run as they are written."""
 
     def run_as(self, execution: Execution) -> None:
-        """Before its first step: how the model is to run."""
+        """Before its first step: how the model is to run. What is captured is captured later, when
+        a first step has set up all that there is to set up."""
         if execution == "compiled":
             compile_apart(self.model.units)
 
@@ -213,7 +226,20 @@ class Step:
     def __call__(self, mine: Inputs, cotangent: Tensor) -> Tensor:
         """The output's shard. In training every ``.grad``, of inputs too, is the step's own."""
         self._observer.step()
+        if self.captured is not None:
+            return self.captured.replay(mine, cotangent)
         return self.uncounted(mine, cotangent)
+
+    @contextmanager
+    def uncaptured(self) -> Iterator[None]:
+        """Inside, the operations of a step run as they are written, also where it was captured."""
+        captured, self.captured = self.captured, None
+        try:
+            yield
+        finally:
+            self.captured = captured
+            if captured is not None:
+                captured.take_back_gradients()
 
     def uncounted(self, mine: Inputs, cotangent: Tensor) -> Tensor:
         """A step without a number, in which no planted fault strikes."""

@@ -16,6 +16,11 @@
                     what stands in for what arrives. If they do less or more, only the time of
                     computation is blank: nothing else depends on it
 
+Of a captured step (``worker/step_graph.py``) blocks are replays, and all other steps run as they
+are written. Numbers, gradients and updates are those of the replays. Their bytes and calls are what
+was counted as the step was captured: no code that would count runs in a replay, and what no
+transport was asked for is seen in the steps before and after alone, as is how much is computed.
+
 So what is kept from an earlier step, or done in some steps alone, shows. Numbers are compared by
 their fingerprints. Nothing of this is under the clock or in the memory pass. What is wrong is
 noted, and told when all ranks can agree on it: a rank that left alone would leave the others

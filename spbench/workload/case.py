@@ -22,9 +22,9 @@ from spbench.workload.workload import Workload
 Kind = Literal["measured", "one_gpu_share", "dry_run", "projected"]
 """Where figures come from; times of different kinds are never judged against each other."""
 Device = Literal["cuda", "cpu"]
-Execution = Literal["eager", "compiled"]
-"""How a step runs: operation by operation as it is written, or each sublayer as torch.compile makes
-it."""
+Execution = Literal["eager", "compiled", "graph"]
+"""How a step runs: operation by operation as it is written, each sublayer as torch.compile makes
+it, or the whole step captured as one CUDA graph and replayed."""
 MAX_RANKS = 65_536
 """Ranks of a case. Its bytes are worked out rank by rank."""
 Ranks = Annotated[int, Field(gt=0, le=MAX_RANKS)]

@@ -64,6 +64,7 @@ FLAGS = {
         "--seed",
         "--set",
         "--compiled",
+        "--graph",
         "--share",
         "--skip-invalid",
         "--small",
