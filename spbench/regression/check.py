@@ -27,7 +27,13 @@ from spbench.report.progress import loading_torch
 from spbench.results.find_run import find_baseline, find_run, read_latest
 from spbench.results.run_json import case_of, read_run
 from spbench.strategies.registry import load, module_of
-from spbench.sweep.devices import choose_device, refused_here, why_not_here
+from spbench.sweep.devices import (
+    choose_device,
+    refuse_capturing,
+    refuse_compiling,
+    refused_here,
+    why_not_here,
+)
 from spbench.sweep.plan import cells as cells_of
 from spbench.sweep.plan import in_rounds
 from spbench.sweep.request import Request, refusal
@@ -132,6 +138,8 @@ def _cases_of(baseline: Path, kept: pandas.DataFrame) -> list[Case]:
         raise Failure(why, CANNOT_JUDGE) from None
     for case in cases:
         _check_machine(case, baseline)
+    refuse_compiling(cases)
+    refuse_capturing(cases)
     return cases
 
 

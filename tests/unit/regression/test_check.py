@@ -31,6 +31,7 @@ from spbench.regression.check import BASE_AND_HEAD_BUDGET, budgeted
 from spbench.regression.checkout import CheckoutError, checked_out, work_tree
 from spbench.results.hand_over import RowStatus
 from spbench.results.record import Record
+from spbench.sweep.run_folder import as_in_run_json
 from spbench.workload.case import QUICK, Case, Cell, MeasurementBudget
 from spbench.workload.catalogue import find
 
@@ -448,3 +449,7 @@ def test_a_baseline_is_measured_again_as_it_was() -> None:
     assert budgeted(described, "quick").budget == QUICK
     for blank in ("", "full"):
         assert budgeted(described, blank).budget == MeasurementBudget()
+    compiled = CASE.model_copy(update={"execution": "compiled"})
+    described = as_in_run_json(Cell(case=compiled, why_not=None))
+    again = budgeted(described, compiled.budget.label)
+    assert (again.execution, again.key) == ("compiled", compiled.key)

@@ -20,12 +20,13 @@ from spbench.results.find_run import command_again, not_there_yet, read_latest, 
 from spbench.results.hand_over import Sample, sample_path
 from spbench.results.store import Store
 from spbench.sweep import run as running
+from spbench.sweep import run_folder
 from spbench.sweep.devices import Forecast
 from spbench.sweep.plan import cells
 from spbench.sweep.request import Request, every
 from spbench.sweep.run import still_to_do
 from spbench.sweep.run_folder import resumed
-from spbench.workload.case import QUICK, Cell, Job
+from spbench.workload.case import QUICK, Case, Cell, Execution, Job
 from spbench.workload.catalogue import find
 
 WORK = find("axes-2d", "verify")
@@ -133,6 +134,24 @@ def test_further_rounds_have_the_order_of_the_run(tmp_path: Path, launcher: Laun
     with pytest.raises(KeyboardInterrupt):
         running.run(request, cells(request))
     assert resumed(tmp_path / "mine")[0].seed == 5
+
+
+@pytest.mark.parametrize("execution", ["compiled", "graph"])
+def test_steps_go_on_as_they_ran(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, launcher: Launcher, execution: Execution
+) -> None:
+    """Compiled or captured, each launch that is left; refused where a machine cannot do it."""
+    request = Request(**{**vars(REQUEST), "execution": execution, "out": tmp_path / "mine"})
+    with pytest.raises(KeyboardInterrupt):
+        running.run(request, cells(request))
+    asked: list[Case] = []
+    for refuse in ("refuse_compiling", "refuse_capturing"):
+        monkeypatch.setattr(run_folder, refuse, asked.extend)
+    again, kept = resumed(tmp_path / "mine")
+    assert again.execution == execution
+    assert {cell.case.execution for cell in kept} == {execution}
+    assert [cell.case.key for cell in kept] == [cell.case.key for cell in cells(request)]
+    assert len(asked) == 2 * len(kept)
 
 
 @pytest.mark.parametrize(
