@@ -175,7 +175,10 @@ ROUNDED = 2e-3
 
 OF_WORKLOAD = ("axes", "batch", "dtype", "mode", "checkpointing")
 """Columns that are alike in all rows of a ``workload_key``."""
-OF_CASE = ("strategy", "workload", *OF_WORKLOAD, "device", "kind", "world_size", "workload_key")
+OF_CASE = (
+    *("strategy", "workload", *OF_WORKLOAD, "device", "kind", "execution", "world_size"),
+    "workload_key",
+)
 """Columns that are alike in all rows of a case's key."""
 
 RELATIONS = tuple(
@@ -255,6 +258,8 @@ def _columns_of(entry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     named = {"workload": work.get("name")} | {name: work.get(name) for name in OF_WORKLOAD}
     named |= {"device": entry.get("device"), "kind": entry.get("kind")}
     named |= {"world_size": entry.get("ranks"), "strategy": entry.get("strategy")}
+    execution = entry.get("execution", "eager")  # older versions had no other, and say nothing
+    named["execution"] = "" if execution == "eager" else execution
     axes = named["axes"]
     if isinstance(axes, dict):
         named["axes"] = axes_text(axes)

@@ -109,6 +109,7 @@ CHANGED: list[dict[str, Any]] = [
     {"checkpointing": "full"},
     {"axes": "time=8xspace=17"},
     {"batch": 2},
+    {"execution": "compiled"},
     {"world_size": 4, "sp_size": 4},
 ]
 
