@@ -56,8 +56,9 @@ def compile_apart(modules: Iterable[nn.Module]) -> None:
     config: Any = _dynamo.config
     config.recompile_limit = config.accumulated_recompile_limit = MANY
     # Else a transfer parts every function that leads to it: a gather inside a projection inside a
-    # sublayer would be seven graphs in place of two.
-    config.nested_graph_breaks = True
+    # sublayer would be seven graphs in place of two. A torch without this setting has the seven.
+    if hasattr(config, "nested_graph_breaks"):
+        config.nested_graph_breaks = True
     # It says of each cached function that it is followed as if it were not: they are pure.
     warnings.filterwarnings("ignore", message="Dynamo detected a call to a `functools.lru_cache`")
     for module in modules:
