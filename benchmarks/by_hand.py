@@ -47,6 +47,8 @@ def why_not(work: Workload) -> str | None:
             return (
                 f"{work.name} has {name} {getattr(work, name)!r}; by hand there is only {value!r}"
             )
+    if work.checkpointing == "selective":
+        return f"{work.name} computes attentions again; by hand there are whole blocks, or none"
     if work.is_attention_alone:
         return f"{work.name} is an attention alone; by hand there are whole blocks"
     if len(work.parts) > 1:

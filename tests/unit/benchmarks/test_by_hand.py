@@ -64,6 +64,12 @@ def test_other_blocks_are_refused(by_hand: ModuleType, name: str, words: str) ->
     assert words in by_hand.why_not(find(name))
 
 
+def test_attentions_alone_are_not_computed_again_by_hand(by_hand: ModuleType) -> None:
+    """Without any would be another step than ours."""
+    work = with_settings(find("dsp-720m-small"), ["checkpointing=selective"])
+    assert "there are whole blocks, or none" in by_hand.why_not(work)
+
+
 def test_times_come_in_pairs(by_hand: ModuleType) -> None:
     """Two pairs are not timed; which comes first alternates."""
     calls: list[str] = []
