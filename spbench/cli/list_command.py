@@ -25,7 +25,14 @@ from spbench.results.find_run import RESULTS, not_there_yet
 from spbench.results.run_json import case_of, read_run
 from spbench.results.runs_csv import frame_of, latest, read_runs
 from spbench.strategies.describe import lanes
-from spbench.strategies.registry import BUILT_IN, SUMMARIES, VENDORS, expand_names, named
+from spbench.strategies.registry import (
+    BUILT_IN,
+    SUMMARIES,
+    VENDORS,
+    expand_names,
+    is_installed,
+    named,
+)
 from spbench.text import quoted
 from spbench.workload.case import MAX_RANKS
 from spbench.workload.catalogue import find, load_text
@@ -37,7 +44,7 @@ from spbench.workload.sweeps import load_sweep
 VENDOR = "vendor's: "
 """Before the idea of what is another package's own code."""
 WORDS = {
-    **{"strategies": (0, 1), "workloads": (0, 1), "sweeps": (0, 1, 2, 5)},
+    **{"strategies": (0, 1, 2), "workloads": (0, 1), "sweeps": (0, 1, 2, 5)},
     **{"clusters": (0, 1, 2), "runs": (0, 1)},
 }
 """The lists, and the columns of each that hold words."""
@@ -48,7 +55,7 @@ SOURCE = 128
 HEADS = {"tokens": "tokens\na step", "started": "started (UTC)", "ok/launches": "ok/all"}
 SHORT = {"parameters": "params", "activation_bytes": "M MiB"}
 COLUMNS = {
-    "strategies": ("strategy", "idea"),
+    "strategies": ("strategy", "idea", "installed"),
     "workloads": (
         *("workload", "axes", "tokens", "parameters", "activation_bytes"),
         *("hidden/heads/depth", "step_flops", "dtype"),
@@ -129,8 +136,14 @@ def _strategies() -> list[dict[str, Any]]:
     ideas = {name: f"from {path}" for name, path in named().items()} | SUMMARIES
     ideas |= {name: f"{VENDOR}{ideas[name]}" for name in VENDORS}
     known = dict.fromkeys(BUILT_IN, "spbench") | dict.fromkeys(VENDORS, "vendor")
+    there = {name: "yes" if is_installed(name) else "no" for name in VENDORS}
     return [
-        {"strategy": name, "idea": ideas[name], "code": known.get(name, "plug-in")}
+        {
+            "strategy": name,
+            "idea": ideas[name],
+            "code": known.get(name, "plug-in"),
+            "installed": there.get(name, "yes"),
+        }
         for name in [*options.strategies_of(["all"]), *VENDORS]
     ]
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from importlib import import_module
-from importlib.metadata import entry_points
+from importlib.metadata import PackageNotFoundError, distribution, entry_points
 from typing import TYPE_CHECKING, Any, cast
 
 from spbench.errors import Failure
@@ -84,6 +84,30 @@ VENDORS = {
 }
 """Other packages' own code, by the names of its adapters; ``all`` leaves them out, ``vendors`` is
 all of them."""
+
+PACKAGES = {
+    **dict.fromkeys(("deepspeed-ulysses", "deepspeed-alst"), ("deepspeed",)),
+    **dict.fromkeys(("yunchang-ulysses", "yunchang-ring", "yunchang-usp"), ("yunchang",)),
+    **dict.fromkeys(("torch-cp", "torch-kv-gather"), ("torch",)),
+    **dict.fromkeys(("diffusers-ulysses", "diffusers-ring", "diffusers-usp"), ("diffusers",)),
+    "para-attn-ulysses": ("para-attn",),
+    "megatron-core-sp": ("megatron-core",),
+    "ring-flash-attn": ("ring-flash-attn",),
+    "ring-attention-pytorch": ("ring-attention-pytorch",),
+    "colossalai-rsa": ("colossalai",),
+    "te-cp": ("transformer-engine",),
+    "xfuser-usp": ("xfuser", "yunchang", "flash-attn"),
+}
+"""What pip must have for each of ``VENDORS``, as the adapters say, which load torch."""
+
+
+def is_installed(vendor: str) -> bool:
+    """Whether pip has all that an adapter needs. Imports nothing of it."""
+    try:
+        return all(distribution(package) for package in PACKAGES[vendor])
+    except PackageNotFoundError:
+        return False
+
 
 OTHER_NAMES = {
     **dict.fromkeys(("deepspeed", "ds-ulysses"), "deepspeed-ulysses"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from importlib.metadata import PackageNotFoundError
 from pathlib import Path
 
 import pytest
@@ -12,6 +13,7 @@ from helpers.terminal import STYLED, Terminal
 from spbench.cli import list_command
 from spbench.report import tables
 from spbench.results.store import Store
+from spbench.strategies import registry
 from spbench.strategies.registry import expand_names
 from spbench.sweep.run_folder import as_in_run_json
 from spbench.text import counted
@@ -46,6 +48,26 @@ def test_the_list_of_workloads_fits(
         work = find(row)
         for value in (*work.axes, *map(str, work.axes.values()), f"{work.tokens:,}"):
             assert value in line.split()
+
+
+def test_which_packages_are_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A word in each row, also where the table is narrow: of a package with all that it needs."""
+
+    def distribution(name: str) -> str:
+        if name not in ("torch", "xfuser", "yunchang"):
+            raise PackageNotFoundError(name)
+        return name
+
+    monkeypatch.setattr(registry, "distribution", distribution)
+    words = {row["strategy"]: row["installed"] for row in list_command.rows_of("strategies")}
+    there = {"torch-cp", "torch-kv-gather", "yunchang-ulysses", "yunchang-ring", "yunchang-usp"}
+    assert {name for name in registry.VENDORS if words[name] == "yes"} == there
+    assert {words[name] for name in registry.BUILT_IN} == {"yes"}
+    for columns in (80, 120):
+        text = listed(monkeypatch, "strategies", columns)
+        assert max(map(len, text.splitlines())) <= columns
+        assert "installed" in text and "…" not in text
+        assert all(re.search(rf"^ *{name} .* {words[name]} *$", text, re.M) for name in words)
 
 
 def test_tokens_are_those_of_a_step() -> None:

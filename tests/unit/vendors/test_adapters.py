@@ -15,7 +15,7 @@ import torch
 import torch.nn.functional as F
 
 from spbench.errors import Failure
-from spbench.strategies.registry import VENDORS, forms_of, in_mesh, load
+from spbench.strategies.registry import PACKAGES, VENDORS, forms_of, in_mesh, load
 from spbench.vendors import package
 from spbench.vendors.flash_attn_stand_in import flash_attn_there
 from spbench.workload.catalogue import find
@@ -43,6 +43,13 @@ def all_there(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_an_adapter_is_short(name: str) -> None:
     module = import_module(VENDORS[name].partition(":")[0])
     assert len(Path(str(module.__file__)).read_text().splitlines()) <= MOST_LINES
+
+
+@pytest.mark.parametrize("name", VENDORS)
+def test_lists_know_what_an_adapter_needs(name: str) -> None:
+    """Without loading it."""
+    strategy: Any = load(name)
+    assert PACKAGES[name] == (strategy.package, *strategy.needs)
 
 
 @pytest.mark.parametrize("name", OTHERS)
