@@ -182,6 +182,22 @@ def test_compiled_sublayers_of_every_kind(strategy: str, name: str) -> None:
     assert complaint(run_on_threads(work, strategy, 3, execution="compiled")) == ""
 
 
+@pytest.mark.usefixtures("by_autograd_alone")
+@pytest.mark.parametrize("strategy", ["dsp:chunks=2", "ulysses:chunks=2"])
+def test_switches_in_chunks(strategy: str) -> None:
+    """What leaves chunk by chunk is right, and as many transfers are counted as of eager steps."""
+    work = with_settings(find("axes-2d", "verify"), ["axes={time: 6, space: 12}", "heads=8"])
+    eager, compiled = (
+        run_on_threads(work, strategy, 2, execution=how) for how in ("eager", "compiled")
+    )
+    assert complaint(compiled) == ""
+    for before, now in zip(eager, compiled, strict=True):
+        assert now.collectives == before.collectives
+        assert now.sent_by_phase == now.predicted_by_phase
+        assert now.compute_ms and not now.compute_note
+        assert now.compiled
+
+
 @pytest.mark.long
 def test_a_compiled_run_by_inductor() -> None:
     """torch's own backend, from the gate to the last step."""
