@@ -245,7 +245,8 @@ class Collectives:
         self, before: Shard, after: Shard, outermost: int, chunks: int
     ) -> SwitchInChunks:
         """A switch of a tensor that leaves in chunks, each as soon as it is computed."""
-        return SwitchInChunks(self, before, after, outermost, chunks)
+        how = before, after, outermost, chunks
+        return SwitchInChunks(self.transport, self.deferred, *how)
 
     @never_compiled
     def all_gather(self, x: Tensor, shard: Shard) -> Tensor:

@@ -178,9 +178,11 @@ class MessageTransport(Transport):
         # Of 16 bits each addition would round once more; torch's sum rounds once, in the end.
         most = MOST_ADDED if received.element_size() >= 4 else 2
         are_added = self.size <= most
-        # One's own part needs no place beside the others' where parts are added one to another.
-        places = self.size - 1 if are_added else self.size
-        parts = received.new_empty(places, *received.shape)
+        # Where parts are added one to another, one's own needs no place beside the others', and the
+        # first of these comes where the sum is to be.
+        places = max(0, self.size - 2) if are_added else self.size
+        beside = received.new_empty(places, *received.shape)
+        parts = [received, *beside][: self.size - 1] if are_added else list(beside)
         arriving: list[Parts] = [[part] for part in parts]
         if are_added:
             arriving.insert(self.rank, [])
@@ -191,7 +193,7 @@ class MessageTransport(Transport):
             if are_added:
                 _add([own, *parts], received)
             else:
-                torch.sum(parts, 0, out=received)
+                torch.sum(beside, 0, out=received)
 
         works = self._exchange(arriving, leaving, 0, lambda rank: fill(sent.rows(rank)))
         if not are_added:

@@ -19,20 +19,18 @@ Either is the other's backward.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from typing import TYPE_CHECKING, Any, final
+from typing import Any, final
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from spbench.comm.compiler import never_compiled
+from spbench.comm.deferred import Deferred
 from spbench.comm.packing import Cut, resized
 from spbench.comm.pending import Pending
-from spbench.comm.transport import DONE
+from spbench.comm.transport import DONE, Transport
 from spbench.workload.sharding import Shard, shard_sizes
-
-if TYPE_CHECKING:
-    from spbench.comm.collectives import Collectives
 
 Move = Callable[[Sequence[Tensor]], Pending[list[Tensor]]]
 """Starts to send tensors."""
@@ -96,14 +94,22 @@ class SwitchInChunks:
     """A switch under way: of one forward, and of its backward."""
 
     def __init__(
-        self, comm: Collectives, before: Shard, after: Shard, outermost: int, chunks: int
+        self,
+        transport: Transport,
+        deferred: Deferred,
+        before: Shard,
+        after: Shard,
+        outermost: int,
+        chunks: int,
     ) -> None:
         """``outermost``: the dim of the two that is outermost in memory; each is cut evenly.
 
         Parameters
         ----------
-        comm
+        transport
             The ranks that switch.
+        deferred
+            Work that is done while a chunk is waited for.
         before, after
             How the tensor is cut, and how it is to be.
         outermost
@@ -111,12 +117,12 @@ class SwitchInChunks:
         chunks
             In how many chunks it leaves.
         """
-        self._comm, self.outermost = comm, outermost
+        self._transport, self._deferred, self.outermost = transport, deferred, outermost
         self.becomes_whole = outermost == before.dim
         """Whether the outermost dim is cut before, and whole behind it."""
         own, self._inner = (before, after) if self.becomes_whole else (after, before)
-        self._held, self.ranks = own.sizes[0], comm.size
-        self._each = Shard.of_sizes(0, (1,) * comm.size)  # of (N, ...) one to each rank
+        self._held, self.ranks = own.sizes[0], transport.size
+        self._each = Shard.of_sizes(0, (1,) * transport.size)  # of (N, ...) one to each rank
         # Dims before the outermost one move one place in when that one comes to the front, and all
         # of them one more where ranks have a dim of their own.
         self._dim = self._inner.dim + (2 if self._inner.dim < outermost else 1)
@@ -155,7 +161,7 @@ class SwitchInChunks:
             if self._whole is None:  # here it is this rank's part
                 shape = resized(wire.shape, 0, self._held)
                 whole = resized(shape, self._dim - 1, self._inner.length)
-                self._whole = self._comm.transport.empty(wire, whole)
+                self._whole = self._transport.empty(wire, whole)
             first, size = self._chunks[number]
             into = self._whole.narrow(0, first, size)
             self._there.append(self._to_parts(wire.unflatten(0, (-1, size)), into))
@@ -177,7 +183,7 @@ class SwitchInChunks:
             first, size = self._chunks[number]
             if self.becomes_whole:
                 shape = resized(wire.shape, 0, size)
-                into = self._comm.transport.empty(
+                into = self._transport.empty(
                     wire, resized(shape, self._dim - 1, self._inner.length)
                 )
                 parts = wire.unflatten(0, (-1, self._held)).narrow(1, first, size)
@@ -196,7 +202,7 @@ class SwitchInChunks:
         """Unset memory for so many positions of every rank."""
         shape = resized(local.shape, 0, self.ranks * (held or self._held))
         shape = resized(shape, self._dim - 1, self._inner.sizes[0])
-        return self._comm.transport.empty(local, shape)
+        return self._transport.empty(local, shape)
 
     def _to_whole(self, local: Tensor, whole: Tensor, number: int | None) -> Pending[Tensor]:
         """(c, ..., inner) goes to all ranks; theirs come into their places of ``whole``."""
@@ -204,14 +210,14 @@ class SwitchInChunks:
         if number is not None:
             places = places.narrow(1, *self._chunks[number])
         arriving, leaving = Cut(places, 0, self._each), Cut(local[None], self._dim, self._inner)
-        handle = self._comm.transport.all_to_all([arriving], [leaving])
-        return self._comm.pending(handle, whole)
+        handle = self._transport.all_to_all([arriving], [leaving])
+        return Pending(handle, whole, self._deferred)
 
     def _to_parts(self, parts: Tensor, into: Tensor) -> Pending[Tensor]:
         """(N, c, ...) goes to the ranks, and becomes their (c, ..., inner)."""
         arriving, leaving = Cut(into[None], self._dim, self._inner), Cut(parts, 0, self._each)
-        handle = self._comm.transport.all_to_all([arriving], [leaving])
-        return self._comm.pending(handle, into)
+        handle = self._transport.all_to_all([arriving], [leaving])
+        return Pending(handle, into, self._deferred)
 
 
 class _Parts(torch.autograd.Function):
