@@ -101,10 +101,12 @@ class ThreadTransport(MessageTransport):
         return DONE
 
 
-def run_rank_threads(size: int, rank_main: Callable[[ThreadTransport], T]) -> list[T]:
+def run_rank_threads(
+    size: int, rank_main: Callable[[ThreadTransport], T], also: Sequence[ThreadRendezvous] = ()
+) -> list[T]:
     """``rank_main`` on ``size`` threads at once; their results by rank.
 
-    The first failure is raised, after every thread has ended.
+    The first failure is raised, after every thread has ended. ``also``: where else they meet.
     """
     _make_operators()
     meeting = ThreadRendezvous(size)
@@ -113,7 +115,8 @@ def run_rank_threads(size: int, rank_main: Callable[[ThreadTransport], T]) -> li
         try:
             return rank_main(ThreadTransport(rank, meeting))
         except BaseException:
-            meeting.abort()  # the others fail too instead of waiting for this rank
+            for each in (meeting, *also):
+                each.abort()  # the others fail too instead of waiting for this rank
             raise
 
     with ThreadPoolExecutor(size) as pool:

@@ -207,8 +207,9 @@ class _Factors(torch.autograd.Function):
                 deferred.take_gradient(bias, rows.sum(0).view(bias.shape))
 
         # An input that is wider than the result, as an mlp's second one, is let go at once: kept
-        # until the next exchange it would raise the peak of memory.
-        if x.numel() > grad.numel():
+        # until the next exchange it would raise the peak of memory. Widths decide, which are the
+        # same on all ranks: sums of gradients leave in one order.
+        if matrix.shape[1] > matrix.shape[0]:
             of_weights()
         else:
             deferred.add(of_weights)

@@ -122,7 +122,7 @@ def _gate_by_threads(
         mine = Observer(times=observer.times) if transport.rank == 0 else Observer()
         return run_gate(plan, transports, torch.device("cpu"), reference, mine, execution=execution)
 
-    results = run_rank_threads(plan.ranks, gate)
+    results = run_rank_threads(plan.ranks, gate, [second])
     torch.set_num_threads(threads)
     # Wrong bytes are wrong though errors are small: such a rank comes before the one of the largest
     # error.

@@ -42,7 +42,7 @@ def prove(
         transports = Transports(strategy=own, gradients=gradients)
         return run_gate(plan, transports, CPU, reference, Observer())
 
-    return run_rank_threads(ranks, rank_main)
+    return run_rank_threads(ranks, rank_main, [second])
 
 
 def why_wrong(results: list[GateResult]) -> str:
