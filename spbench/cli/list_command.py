@@ -41,10 +41,10 @@ from spbench.workload.flops import parameters, step_flops
 from spbench.workload.mesh import CaseMesh
 from spbench.workload.sweeps import load_sweep
 
-VENDOR = "vendor's: "
-"""Before the idea of what is another package's own code."""
+VENDOR, ABSENT = "vendor's: ", "vendor's, not installed: "
+"""Before the idea of what is another package's own code, which is there or not."""
 WORDS = {
-    **{"strategies": (0, 1, 2), "workloads": (0, 1), "sweeps": (0, 1, 2, 5)},
+    **{"strategies": (0, 1), "workloads": (0, 1), "sweeps": (0, 1, 2, 5)},
     **{"clusters": (0, 1, 2), "runs": (0, 1)},
 }
 """The lists, and the columns of each that hold words."""
@@ -55,7 +55,7 @@ SOURCE = 128
 HEADS = {"tokens": "tokens\na step", "started": "started (UTC)", "ok/launches": "ok/all"}
 SHORT = {"parameters": "params", "activation_bytes": "M MiB"}
 COLUMNS = {
-    "strategies": ("strategy", "idea", "installed"),
+    "strategies": ("strategy", "idea"),
     "workloads": (
         *("workload", "axes", "tokens", "parameters", "activation_bytes"),
         *("hidden/heads/depth", "step_flops", "dtype"),
@@ -134,15 +134,15 @@ def _shown(column: str, value: Any) -> str:
 
 def _strategies() -> list[dict[str, Any]]:
     ideas = {name: f"from {path}" for name, path in named().items()} | SUMMARIES
-    ideas |= {name: f"{VENDOR}{ideas[name]}" for name in VENDORS}
+    there = {name: is_installed(name) for name in VENDORS}
+    ideas |= {name: (VENDOR if there[name] else ABSENT) + ideas[name] for name in VENDORS}
     known = dict.fromkeys(BUILT_IN, "spbench") | dict.fromkeys(VENDORS, "vendor")
-    there = {name: "yes" if is_installed(name) else "no" for name in VENDORS}
     return [
         {
             "strategy": name,
             "idea": ideas[name],
             "code": known.get(name, "plug-in"),
-            "installed": there.get(name, "yes"),
+            "installed": there.get(name, True),
         }
         for name in [*options.strategies_of(["all"]), *VENDORS]
     ]
