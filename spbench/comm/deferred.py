@@ -4,6 +4,9 @@ A weight's gradient is such work: only the optimizer and the sum over the ranks 
 gradient of the input is what the next exchange sends. So a linear layer computes the latter at
 once, and leaves the former here (``layers/linear.py``). The next exchange posts its messages, does
 what was left, and waits only then.
+
+Private parts of torch (2.11 to 2.15), in no other file: what autograd calls as backward ends, and
+whether backward is running. Should they change, tests/unit/comm/test_overlap.py finds it out.
 """
 
 from collections import Counter, deque

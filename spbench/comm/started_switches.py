@@ -83,10 +83,11 @@ class _End(torch.autograd.Function):
 
 
 def can_be_in_chunks(before: Shard, after: Shard, outermost: int, chunks: int) -> bool:
-    """Whether a switch can leave in so many chunks: both dims are cut evenly, and each rank has as
-    many positions of the outermost one."""
+    """Whether a switch can leave in so many chunks: among several ranks both dims are cut evenly,
+    and each has as many positions of the outermost one."""
     held = (before if outermost == before.dim else after).sizes[0]
-    return before.is_even and after.is_even and held >= chunks > 1
+    are_even = before.is_even and after.is_even
+    return are_even and len(before.sizes) > 1 and held >= chunks > 1
 
 
 @final

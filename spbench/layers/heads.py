@@ -13,8 +13,7 @@ activations alone leaves out.
 """
 
 import math
-from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import accumulate
@@ -27,9 +26,8 @@ from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.compiler import applied
-from spbench.comm.packing import memory_order
 from spbench.layers.attention import Scores, attend_whole
-from spbench.layers.memory_order import in_memory_order, permuted, restored
+from spbench.layers.memory_order import in_memory_order
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.mesh import Members, Mesh
 from spbench.workload.sharding import Shard, Sizes, runs_of, shard_sizes
@@ -187,91 +185,6 @@ def attend_by_heads(
     k, v = shares.matched(k, comm.rank), shares.matched(v, comm.rank)
     out = (attend or attend_whole)(q, k, v, mine)
     return comm.switch(out, before=queries, after=shard, outermost=shard.dim)[0]
-
-
-def head_chunks(workload: Workload, ranks: int, most: int) -> int:
-    """Chunks of heads, ``most`` of them, or fewer where ranks have fewer key heads; 1 where they
-    have unequal numbers of them."""
-    keys = workload.key_heads
-    return max(1, min(most, keys // ranks)) if keys % ranks == 0 else 1
-
-
-def attend_in_chunks(
-    q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives, chunks: int
-) -> Tensor:
-    """``attend_by_heads`` of even heads, one chunk of them after the other.
-
-    Each chunk has some key heads of every rank, and their queries. While it is attended to, the
-    next one is on its way there and the one before on its way back; and so in backward.
-
-    Parameters
-    ----------
-    q, k, v : Tensor
-        (B, *axes, Z, D), cut along the sharded axis; k and v may have fewer heads.
-    scores : Scores
-        The attended dims; mask, projection and bias.
-    shard : Shard
-        Which positions each rank of the group holds.
-    comm : Collectives
-        Those of the group that shares heads.
-    chunks : int
-        As many as ``head_chunks`` says, at most.
-
-    Returns
-    -------
-    Tensor
-        In the shape of ``q``.
-    """
-    dim, ranks = q.ndim - 2, comm.size
-    scores = bias_of_heads(scores, shard_sizes(q.shape[dim], ranks), comm)
-    # (B, T/N, S, Z, D) -> (B, T/N, S, N, Z/N, D): the heads of each rank have a dim of their own
-    apart = [x.unflatten(dim, (ranks, -1)) for x in (q, k, v)]
-    counts = shard_sizes(apart[1].shape[dim + 1], chunks)
-    sizes = [[n * (x.shape[dim + 1] // apart[1].shape[dim + 1]) for n in counts] for x in apart]
-    parts = [_Chunks.apply(x, n, dim + 1) for x, n in zip(apart, sizes, strict=True)]
-    each = Shard.of_sizes(dim, (1,) * ranks)
-    flights = [
-        partial(comm.start_switch, *qkv, before=shard, after=each)
-        for qkv in zip(*parts, strict=True)
-    ]
-    coming, leaving = deque([flights[0]()]), []
-    for chunk, count in enumerate(sizes[0]):
-        coming.extend(start() for start in flights[chunk + 1 : chunk + 2])
-        own_q, own_k, own_v = (x.squeeze(dim) for x in coming.popleft().wait())
-        own_scores = _of_heads(scores, sum(sizes[0][:chunk]), count)
-        out = attend_whole(own_q, own_k, own_v, own_scores)
-        queries = Shard.of_sizes(dim, (count,) * ranks)
-        leaving.append(comm.start_switch(out, before=queries, after=shard, outermost=shard.dim))
-    outs = [flight.wait()[0].unflatten(dim, (ranks, -1)) for flight in leaving]
-    return _joined(outs, dim + 1).flatten(dim, dim + 1)
-
-
-def _joined(parts: Sequence[Tensor], dim: int) -> Tensor:
-    """Parts (B, *axes, N, z, D) end to end along z, in the order in which their axes lie."""
-    order = memory_order(parts[0], 3)
-    whole = torch.cat([permuted(part, order) for part in parts], dim)
-    return restored(whole, order[: whole.ndim - 3])
-
-
-def _of_heads(scores: Scores, first: int, count: int) -> Scores:
-    """Scores with the bias of some heads."""
-    if scores.bias is None:
-        return scores
-    return replace(scores, bias=scores.bias.narrow(3, first, count))
-
-
-class _Chunks(torch.autograd.Function):
-    """Stretches of (B, *axes, N, z, D) along z, whose gradients are joined by one copy."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, sizes: Sequence[int], dim: int) -> tuple[Tensor, ...]:
-        ctx.dim = dim
-        return x.split(list(sizes), dim)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        return _joined(grads, ctx.dim), None, None
 
 
 def _padded(

@@ -29,7 +29,7 @@ from torch.autograd.function import once_differentiable
 from spbench.comm.collectives import Collectives
 from spbench.comm.deferred import Deferred
 from spbench.layers.kernels import rms_norm
-from spbench.layers.memory_order import in_memory_order, put_outermost
+from spbench.layers.memory_order import in_memory_order
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.fields import ACROSS_HEADS, DTYPE_BYTES
 from spbench.workload.mesh import Mesh
@@ -201,6 +201,7 @@ class _Factors(torch.autograd.Function):
         rows, inputs = grad.flatten(0, -2), x.flatten(0, -2)
         d_x = (rows @ matrix).view(x.shape)
 
+        @torch.no_grad()
         def of_weights() -> None:
             deferred.take_gradient(weight, (rows.t() @ inputs).view(weight.shape))
             if bias is not None:
@@ -249,8 +250,6 @@ Times = Callable[[Tensor, Tensor, Tensor, Shard], Tensor]
 RowTimes = Callable[[Tensor, Tensor, Tensor, Shard], Tensor]
 """The sum over the ranks of an input (…, *in held) times their rows (H, *in held), with the bias,
 in this rank's part of the shard."""
-Summed = Callable[[Tensor, Shard], Tensor]
-"""The sum over the ranks of their partial products."""
 
 
 @final
@@ -284,12 +283,6 @@ class RowCut(nn.Module):
 
     def forward(self, x: Tensor, shard: Shard) -> Tensor:
         return self.times(x, self.weight, self.bias, shard)
-
-
-def sum_of_rows(x: Tensor, weight: Tensor, bias: Tensor, shard: Shard, summed: Summed) -> Tensor:
-    """The product with a rank's rows, then ``summed`` over the ranks; the bias is added once."""
-    partial = product(put_outermost(x, shard.dim), weight, None, weight.ndim - bias.ndim)
-    return summed(partial, shard) + bias
 
 
 # RMS norms of queries and keys

@@ -13,6 +13,7 @@ every rank has the whole gradient of what all hold.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, partial
 from typing import Any, final
@@ -25,8 +26,8 @@ from spbench.comm.collectives import Collectives
 from spbench.comm.compiler import applied, never_compiled
 from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.heads import taken, taken_traffic
-from spbench.layers.linear import ColumnCut, LinearSpec, RowCut, cut_norm_sums, sum_of_rows
-from spbench.layers.memory_order import in_memory_order
+from spbench.layers.linear import ColumnCut, LinearSpec, RowCut, cut_norm_sums, product
+from spbench.layers.memory_order import in_memory_order, put_outermost
 from spbench.strategies.base import Plan, Strategy
 from spbench.strategies.refusals import cut_why_not
 from spbench.workload.block import Sublayer
@@ -81,7 +82,7 @@ class TensorPlan(Plan):
             comm.all_reduce_(parts.detach().movedim(shard.dim, 0)).wait()
             return parts  # no one else reads them; their gradient is the sum's
 
-        return RowCut(spec, comm, partial(sum_of_rows, summed=summed))
+        return RowCut(spec, comm, partial(_sum_of_rows, summed=summed))
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
@@ -109,6 +110,14 @@ class MegatronTP(Strategy):
 def _held_by_all(dim: int, length: int, ranks: int) -> Shard:
     """All positions on each of the ranks."""
     return Shard.even(dim, length, 1).among([0] * ranks)
+
+
+def _sum_of_rows(
+    x: Tensor, weight: Tensor, bias: Tensor, shard: Shard, summed: Callable[[Tensor, Shard], Tensor]
+) -> Tensor:
+    """The product with a rank's rows, then ``summed`` over the ranks; the bias is added once."""
+    parts = product(put_outermost(x, shard.dim), weight, None, weight.ndim - bias.ndim)
+    return summed(parts, shard) + bias
 
 
 class _Product(torch.autograd.Function):

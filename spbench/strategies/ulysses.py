@@ -21,7 +21,8 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
-from spbench.layers.heads import attend_by_heads, attend_in_chunks, head_chunks, traffic_by_heads
+from spbench.layers.head_chunks import attend_in_chunks, head_chunks
+from spbench.layers.heads import attend_by_heads, traffic_by_heads
 from spbench.strategies.fixed_axis import FixedAxis, FixedPlan, chunks_of, padding_in_words
 from spbench.strategies.refusals import chunks_misfit, heads_why_not
 from spbench.workload.block import Attention, Sublayer
