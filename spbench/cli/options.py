@@ -16,7 +16,7 @@ from spbench.cli import help
 from spbench.errors import Failure
 from spbench.results.baselines import BASELINES
 from spbench.strategies.registry import broken_plug_ins, expand_names
-from spbench.workload.mesh import CFG, CaseMesh
+from spbench.workload.mesh import CaseMesh
 
 UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 MOST_S = 100 * UNITS_S["d"]
@@ -73,12 +73,11 @@ def percent(text: str) -> float:
 
 
 def mesh(text: str) -> CaseMesh:
-    """The mesh around a strategy, written as cfg=2."""
-    axis, _, size = text.strip().partition("=")
-    if axis != CFG or not re.fullmatch("0*[1-9][0-9]{0,5}", size):
-        works = f"write {CFG}=2: two groups of ranks, each with half of the branches of guidance"
-        raise click.BadParameter(f"{text!r} is not a mesh; {works}")
-    return CaseMesh(cfg=int(size))
+    """The mesh around a strategy, outermost axis first, written as dp=2,cfg=2."""
+    try:
+        return CaseMesh.parse(text)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
 
 
 # The flags that several commands share.
@@ -158,9 +157,10 @@ mesh_option = click.option(
     "meshes",
     type=mesh,
     multiple=True,
-    default=("cfg=1",),
-    metavar="cfg=N",
-    help="Groups of ranks, each with its part of the branches of guidance; repeated to compare.",
+    default=("dp=1",),
+    metavar="AXIS=N[,...]",
+    help="Groups of ranks, outermost first, each with its part of the batch (dp=2) or of the "
+    "branches of guidance (cfg=2); repeated to compare.",
 )
 device_option = click.option(
     "--device",

@@ -264,8 +264,9 @@ def _columns_of(entry: Mapping[str, Any]) -> Iterator[tuple[str, Any]]:
     if isinstance(axes, dict):
         named["axes"] = axes_text(axes)
     mesh = entry.get("mesh")
-    if isinstance(mesh, dict) and mesh.get("cfg", 1) != 1:
-        named["strategy"] = f"{named['strategy']} cfg={mesh['cfg']}"
+    if isinstance(mesh, dict):
+        sizes = [f"{axis}={size}" for axis, size in mesh.items() if size != 1]
+        named["strategy"] = " ".join([str(named["strategy"]), *sizes])
     yield from ((name, value) for name, value in named.items() if value is not None)
 
 

@@ -25,7 +25,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from typing import ClassVar, final
 
@@ -133,9 +133,13 @@ class Plan:
         """The plan of the same options for another workload; itself for its own."""
         return self if workload == self.workload else self.strategy.on(workload, self.ranks)
 
+    def with_heads_of(self, part: Workload) -> Plan:
+        """Its options, layout and ranks, for a workload that differs in its heads alone."""
+        return replace(self, workload=part)
+
     @property
     def group(self) -> Plan:
-        """What ranks that share samples do: this plan, unless branches of guidance are apart."""
+        """What ranks that share samples do: this plan, unless groups have samples of their own."""
         return self
 
     @cached_property

@@ -87,6 +87,10 @@ class DSPPlan(Plan):
     def chunks(self) -> int:
         return chunks_of(self.strategy.chunks, self.workload.activation_bytes, self.ranks)
 
+    def with_heads_of(self, part: Workload) -> DSPPlan:
+        joint = self.joint and self.joint.with_heads_of(joint_alone(part) or part)
+        return replace(self, workload=part, cuts=replace(self.cuts, workload=part, joint=joint))
+
     def shard(self, axis: str) -> Shard:
         return self.cuts.shard(axis)
 

@@ -37,15 +37,15 @@ from spbench.layers.heads import bias_of_groups, bias_traffic_by_groups, traffic
 from spbench.layers.linear import ColumnCut, LinearSpec, RowCut, cut_norm_sums
 from spbench.layers.memory_order import put_outermost
 from spbench.strategies import refusals
+from spbench.strategies.base import Plan
 from spbench.strategies.fixed_axis import AUTO, FixedAxis, FixedPlan
 from spbench.strategies.registry import EXCHANGES, exchange
 from spbench.workload.block import Attention, Sublayer
-from spbench.workload.mesh import Members, Mesh
+from spbench.workload.mesh import TP, Members, Mesh
 from spbench.workload.sharding import Shard, Sizes, shard_sizes
 from spbench.workload.traffic import Traffic, Transfer, along, streams
 from spbench.workload.workload import Workload
 
-TP = "tp"  # the axis of a mesh whose groups cut weights: its last
 LEAST_ROWS = 1024
 """Positions of all samples that each rank has where products go by parts. A product reads its
 weight anew for each part: of 512 rows two parts take 6 % longer than the whole, of 1,024 rows 3 %,
@@ -53,10 +53,11 @@ of 2,048 rows 1 % (one core of a CPU, weights of 768 x 384 to 1152 x 1728)."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
-class CutPlan(FixedPlan):
+class CutPlan(Plan):
     """All ranks cut the weights: a gather before each product in, a scatter behind each out."""
 
-    strategy: MegatronSP
+    keep_input: bool = False
+    """Whether what was gathered before a product in is kept for its backward."""
     cuts_weights: bool = True
     ends_in_transfer: bool = True
 
@@ -93,7 +94,7 @@ class CutPlan(FixedPlan):
         # text.
         tokens = work.tokens // work.axes[axis] * sum(image) + sum(text)
         norm = cut_norm_sums(sublayer, work, tokens, len(image))
-        again = [] if self.strategy.keep_input else gathers
+        again = [] if self.keep_input else gathers
         bias, back = bias_traffic_by_groups(sublayer, work, len(image))
         return gathers + norm + bias + scatters, gathers + back + norm + again + scatters
 
@@ -113,7 +114,7 @@ class CutPlan(FixedPlan):
         self, x: Tensor, matrix: Tensor, bias: Tensor, shard: Shard, comm: Collectives
     ) -> Tensor:
         group, held = self.neighbours(comm, shard)
-        return applied(_GatherProduct, x, matrix, bias, group, held, self.strategy.keep_input)
+        return applied(_GatherProduct, x, matrix, bias, group, held, self.keep_input)
 
     def _sum_of_rows(
         self, x: Tensor, weight: Tensor, bias: Tensor, shard: Shard, comm: Collectives
@@ -134,20 +135,31 @@ class CutPlan(FixedPlan):
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
+class FixedCutPlan(CutPlan, FixedPlan):
+    """That of all ranks along one axis."""
+
+    @property
+    def notes(self) -> str:
+        return ""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
 class GroupsPlan(CutPlan):
-    """Groups of ``size`` neighbours cut the weights, and another plan attends across them."""
+    """Groups of ``size`` neighbours cut the weights, and another plan goes across them."""
 
     size: int
-    across: FixedPlan
+    across: Plan
     """For the heads of the rank of a group that has the fewest; a group is one rank of it."""
+    alone: str
+    """What its axis is called beside the groups, where it has but one."""
 
     @cached_property
     def mesh(self) -> Mesh:
-        return self.across.mesh.divided(TP, self.size, alone=self.strategy.across)
+        return self.across.mesh.divided(TP, self.size, alone=self.alone)
 
     @property
-    def queries_stay(self) -> bool:
-        return self.across.queries_stay
+    def chunks(self) -> int:
+        return self.across.chunks
 
     def shard(self, axis: str) -> Shard:
         return self.across.shard(axis).split(self.size)
@@ -179,7 +191,7 @@ class GroupsPlan(CutPlan):
 
         forward, backward = along(TP, self.mesh.groups(TP), held_in_group)
         there, back = self._sent_across(
-            sublayer, axis, lambda plan: plan.sublayer_traffic(sublayer, axis)
+            sublayer, lambda plan: plan.sublayer_traffic(sublayer, axis)
         )
         # Attention lies between what the projection in sends, and the scatters of the one out.
         scatters = [transfer for transfer in forward if transfer.op == "reduce_scatter"]
@@ -188,16 +200,14 @@ class GroupsPlan(CutPlan):
 
     def sent_by_attend(self, sublayer: Sublayer, axis: str) -> list[Transfer]:
         sent, _ = self._sent_across(
-            sublayer, axis, lambda plan: (plan.sent_by_attend(sublayer, axis), [])
+            sublayer, lambda plan: (plan.sent_by_attend(sublayer, axis), [])
         )
         return sent
 
-    def _sent_across(
-        self, sublayer: Sublayer, axis: str, sent: Callable[[FixedPlan], Traffic]
-    ) -> Traffic:
-        """Transfers of an attention along ``axis`` across the groups; ``sent``: those of a plan
-        for the heads of one rank."""
-        if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
+    def _sent_across(self, sublayer: Sublayer, sent: Callable[[Plan], Traffic]) -> Traffic:
+        """Transfers of an attention across the groups; ``sent``: those of a plan for the heads of
+        one rank."""
+        if not isinstance(sublayer, Attention):
             return [], []
         queries = self.workload.heads // self.workload.key_heads  # of each key head
         keys = shard_sizes(self.workload.key_heads, self.size)
@@ -217,6 +227,24 @@ class GroupsPlan(CutPlan):
 
 
 @final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class FixedGroupsPlan(GroupsPlan, FixedPlan):
+    """With one axis across the groups."""
+
+    across: FixedPlan
+
+    @property
+    def queries_stay(self) -> bool:
+        return self.across.queries_stay
+
+
+def megatron_environment(capability: tuple[int, int]) -> dict[str, str]:
+    """Variables for GPUs of this compute capability: up to Hopper the gather only so reaches the
+    device before the product that hides it."""
+    return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if capability < (10, 0) else {}
+
+
+@final
 @dataclass(frozen=True, kw_only=True)
 class MegatronSP(FixedAxis):
     """``tp`` neighbours cut the weights, by default all ranks; another strategy goes ``across``.
@@ -225,15 +253,14 @@ class MegatronSP(FixedAxis):
     """
 
     forms: ClassVar[tuple[str, ...]] = ("tp=2", "keep-input")
-    plan: ClassVar[type[CutPlan]] = CutPlan
+    plan: ClassVar[type[FixedCutPlan]] = FixedCutPlan
     tp: str = AUTO
     across: str = EXCHANGES[0]
     rows: str = AUTO
     keep_input: bool = False
 
     def environment(self, capability: tuple[int, int]) -> dict[str, str]:
-        # Up to Hopper the gather only so reaches the device before the product that hides it.
-        return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if capability < (10, 0) else {}
+        return megatron_environment(capability)
 
     @property
     def other(self) -> FixedAxis:
@@ -274,13 +301,16 @@ class MegatronSP(FixedAxis):
 
     def on_each_axis(self, workload: Workload, ranks: int) -> Sequence[FixedPlan]:
         if self.tp == AUTO:
-            return super().on_each_axis(workload, ranks)
+            along = super().on_each_axis(workload, ranks)
+            return [replace(plan, keep_input=self.keep_input) for plan in along]
         # What goes across has settled how, before the axis is chosen: along each it is the same.
         across = self.other.on(*self._across_groups(workload, ranks))
         settled = replace(self, rows=across.rows)
         return [
-            GroupsPlan(
+            FixedGroupsPlan(
                 strategy=settled,
+                keep_input=self.keep_input,
+                alone=self.across,
                 workload=workload,
                 ranks=ranks,
                 layout=(axis,) * len(workload.stack),

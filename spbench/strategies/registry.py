@@ -309,12 +309,25 @@ def exchange(name: str, **options: str) -> FixedAxis:
 
 def in_mesh(text: str, mesh: CaseMesh) -> Strategy:
     """The strategy of a case: as ``load``, in groups of ranks where its mesh has several."""
-    own = load(text)
-    if mesh.cfg == 1:
-        return own
-    from spbench.strategies.branch_groups import BranchGroups
+    strategy = load(text)
+    if mesh.tp > 1:
+        from spbench.strategies.tensor_groups import TensorGroups
 
-    return BranchGroups(own=own, cfg=mesh.cfg)
+        strategy = TensorGroups(own=strategy, tp=mesh.tp)
+    if mesh.groups > 1:
+        from spbench.strategies.sample_groups import SampleGroups
+
+        strategy = SampleGroups(own=strategy, around=mesh)
+    return strategy
+
+
+def meshed(text: str) -> Strategy:
+    """The strategy of a name with its mesh, as the column ``strategy`` has it: ulysses dp=2 tp=2.
+    Imports torch. Raises as ``load`` does, and ValueError where that is no mesh."""
+    from spbench.workload.mesh import NO_MESH, CaseMesh
+
+    name, _, mesh = text.partition(" ")
+    return in_mesh(name, CaseMesh.parse(mesh) if mesh else NO_MESH)
 
 
 FLAGS: Mapping[str | None, bool] = {None: True, "true": True, "false": False}

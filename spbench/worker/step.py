@@ -38,7 +38,6 @@ from spbench.worker.observer import Observer
 from spbench.worker.tensor_errors import root_mean_square
 from spbench.worker.witness import Witness
 from spbench.workload.case import Execution
-from spbench.workload.mesh import CFG
 from spbench.workload.sharding import Shard, Shards
 
 BUCKETS = 3
@@ -78,8 +77,8 @@ class Step:
         self._observer = observer or Observer()
         self.dtype: torch.dtype = getattr(torch, workload.dtype)
         self.train = workload.mode == "train"
-        mesh = plan.mesh
-        self.all_ranks, self._inside = Collectives(transports.strategy, mesh), mesh.without(CFG)
+        mesh, self._inside = plan.mesh, plan.group.mesh.names
+        self.all_ranks = Collectives(transports.strategy, mesh)
         self.comm = self.all_ranks.along(*self._inside)
         """The collectives of the ranks that share the samples of this one."""
         # Also those that only one strategy of a rank will use: all ranks make the same groups in
@@ -87,10 +86,10 @@ class Step:
         for axis in self._inside:
             self.comm.along(axis)  # here ranks meet to make their groups
         self.rank, self.ranks = self.all_ranks.rank, self.all_ranks.size
-        # 8 ranks of cfg=2: 0 0 0 0 1 1 1 1, and each four share the samples of their branches.
+        # 8 ranks of dp=2: 0 0 0 0 1 1 1 1, and each four share the samples of their group.
         groups = [rank // self.comm.size for rank in range(self.ranks)]
         self.samples = Shard.even(0, workload.samples, self.ranks // self.comm.size).among(groups)
-        """Which samples each rank has: those of its branches of the guidance."""
+        """Which samples each rank has: those of its group."""
         self.silent = silent_transports(self.rank, self.ranks)
         with device:
             model = model_of(plan.group, self.comm).to(self.dtype)
@@ -192,7 +191,7 @@ class Step:
         others = {gradient_name(axis): shard for axis, shard in model.pairs.items()}
         others |= {"output": model.last, "gradient of the input": model.first}
         others[GRADIENT_OF_TEXT] = model.text
-        # 8 ranks of cfg=2: 0 1 2 3 0 1 2 3, the place of each among those that share its samples.
+        # 8 ranks of dp=2: 0 1 2 3 0 1 2 3, the place of each among those that share its samples.
         inside = [rank % self.comm.size for rank in range(self.ranks)]
         return {name: (*cut.among(inside).cuts, self.samples) for name, cut in others.items()} | {
             name: () if cut is None else (cut.among(inside),) for name, cut in weights.items()

@@ -7,13 +7,20 @@ The last axis runs fastest. Its groups hold neighbours (0 1 2 3 above), which la
 node; a group of an earlier axis holds ranks apart (0 4).
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cache, cached_property
 from math import prod
-from typing import Self, final
+from typing import Any, Self, final
 
-from pydantic import PositiveInt
+from pydantic import (
+    ModelWrapValidatorHandler,
+    PositiveInt,
+    PrivateAttr,
+    model_serializer,
+    model_validator,
+)
 
 from spbench.workload.block import Frozen
 
@@ -25,21 +32,85 @@ ALL = "all"
 """What is sent over all ranks, by whatever axes they are meshed."""
 CFG = "cfg"
 """The axis whose groups hold other branches of the guidance."""
+DP = "dp"
+"""The axis whose groups hold other samples of the batch."""
+TP = "tp"
+"""The axis whose groups cut weights: always the last, of neighbours."""
+
+WORKS = f"{DP}=2,{TP}=2"
+NEIGHBOURS = f"groups of {TP} hold neighbours: write it last, as in {WORKS}"
 
 
 class CaseMesh(Frozen):
-    """Axes of the mesh that a case has around those of its strategy, which has no word in them."""
+    """Axes of the mesh that a case has around those of its strategy, which has no word in them.
 
+    As data and in files they are sizes by name, outermost first: {dp: 2, tp: 2}.
+    """
+
+    dp: PositiveInt = 1
+    """Groups of ranks that each compute their part of the batch."""
     cfg: PositiveInt = 1
     """Groups of ranks that each compute their part of the branches of the guidance."""
+    tp: PositiveInt = 1
+    """Neighbours that cut the weights, each group as one rank of the strategy."""
+    _order: tuple[str, ...] = PrivateAttr(default=())
+    """Those that are more than 1, outermost first."""
+
+    @classmethod
+    def parse(cls, text: str) -> Self:
+        """What ``str`` gives, also with commas and with axes of size 1. Raises ValueError, with
+        what works."""
+        sizes: dict[str, int] = {}
+        for part in re.split("[ ,]+", text.strip()):
+            axis, _, size = part.partition("=")
+            if axis not in cls.model_fields or not re.fullmatch("0*[1-9][0-9]{0,5}", size):
+                axes = ", ".join(cls.model_fields)
+                works = f"write {DP}=2, or the outermost first as in {WORKS}; axes are {axes}"
+                raise ValueError(f"{part!r} is not an axis of a mesh; {works}")
+            if axis in sizes:
+                raise ValueError(f"{text!r} has {axis} twice; give each axis one size")
+            sizes[axis] = int(size)
+        if TP in [*sizes][:-1]:
+            raise ValueError(f"{text!r}: {NEIGHBOURS}")
+        return cls.model_validate(sizes)
+
+    @model_validator(mode="wrap")
+    @classmethod
+    def _in_order(cls, data: Any, validated: ModelWrapValidatorHandler[Self]) -> Self:
+        mesh = validated(data)
+        if isinstance(data, Mapping):
+            mesh._order = tuple(axis for axis, size in data.items() if size != 1)
+            if TP in mesh._order[:-1]:
+                raise ValueError(NEIGHBOURS)
+        return mesh
+
+    @model_serializer
+    def _by_name(self) -> dict[str, int]:
+        return dict(self.axes)
+
+    @property
+    def axes(self) -> tuple[tuple[str, int], ...]:
+        """Names and sizes, outermost first."""
+        return tuple((axis, getattr(self, axis)) for axis in self._order)
+
+    @property
+    def around(self) -> tuple[tuple[str, int], ...]:
+        """Axes whose groups each compute samples of their own: between them go sums of gradients
+        alone."""
+        return tuple((axis, size) for axis, size in self.axes if axis != TP)
+
+    @property
+    def groups(self) -> int:
+        """Groups of ranks, each with samples of its own."""
+        return prod(size for _, size in self.around)
 
     def __str__(self) -> str:
-        """As after ``--mesh``: cfg=2; blank where the strategy has all ranks."""
-        return f"{CFG}={self.cfg}" if self.cfg > 1 else ""
+        """As in the column ``strategy``: dp=2 tp=2; blank where the strategy has all ranks."""
+        return " ".join(f"{axis}={size}" for axis, size in self.axes)
 
     def sizes(self, ranks: int) -> dict[str, int]:
         """Columns: ranks that share samples, and groups of them; one where they do not divide."""
-        groups = self.cfg if ranks % self.cfg == 0 else 1
+        groups = self.groups if ranks % self.groups == 0 else 1
         return {"sp_size": ranks // groups, "dp_size": groups}
 
     def beside(self, strategy: str) -> str:

@@ -97,7 +97,7 @@ class SweepFile(Frozen):
     """Strategies in the form that ``--strategies`` takes."""
     gpus: Several[Ranks] = ()
     mesh: Several[CaseMesh] = (NO_MESH,)
-    """Axes around those of the strategies, as {cfg: 2}; several are cells beside each other."""
+    """Axes around those of the strategies, as {dp: 2, cfg: 2}; several are cells beside each other."""
     launches: int = Field(default=LAUNCHES, ge=1, le=MAX_LAUNCHES)
     reference: str | None = None
     """Strategy that the others are compared with; None: the first."""
@@ -112,7 +112,7 @@ class SweepFile(Frozen):
         default=(), strict=False
     )
     """Cells to leave out of the matrix: those that match all keys of an item. Keys are workload (as
-    written under ``workloads``), strategy, gpus, cfg, and any field of the resolved workload."""
+    written under ``workloads``), strategy, gpus, an axis of the mesh, and any field of the resolved workload."""
 
     @model_validator(mode="after")
     def _every_key_is_of_use(self) -> Self:
@@ -312,7 +312,8 @@ class _Expansion:
         meshes = wanted.mesh or self.file.mesh
         for ranks, mesh, name in itertools.product(wanted.gpus, meshes, strategies):
             cell = Combination(workload=shown, strategy=name, ranks=ranks, mesh=mesh, place=place)
-            own = {"workload": wanted.workload, "strategy": name, "gpus": ranks, "cfg": mesh.cfg}
+            own = {"workload": wanted.workload, "strategy": name, "gpus": ranks}
+            own |= {axis: getattr(mesh, axis) for axis in CaseMesh.model_fields}
             yield Candidate(
                 combination=cell, facts=own | fields, identity=(work, name, ranks, mesh), path=path
             )

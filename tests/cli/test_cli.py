@@ -813,7 +813,7 @@ def test_a_mesh_around_strategies(tmp_path: Path, golden: Golden) -> None:
     assert [row["strategy"] for row in rows] == ["ulysses", "ulysses cfg=2"]
     whole, half = (row["sent_bytes"]["forward"] for row in rows)
     assert whole > half > 0
-    for mesh in ("cfg=0", "cfg", "tp=2", "cfg=1.5"):
+    for mesh in ("cfg=0", "cfg", "ring=2", "dp=1.5", "dp=2,dp=2", "tp=2,dp=2"):
         wrong = spbench(tmp_path, *words, "--mesh", mesh, torch=True)
         assert wrong.code == USAGE
         golden(wrong.err, mesh)

@@ -1,4 +1,4 @@
-"""Branches of the guidance on groups of ranks: any strategy, with its own messages alone."""
+"""Samples on groups of ranks: any strategy, with its own messages alone."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from spbench.projection.dryrun import trace
 from spbench.strategies.registry import in_mesh, load, places
 from spbench.worker import step
 from spbench.workload.catalogue import find, with_settings
-from spbench.workload.mesh import CFG, CaseMesh
+from spbench.workload.mesh import CFG, DP, CaseMesh
 from spbench.workload.traffic import by_busiest, by_op, count
 from spbench.workload.workload import Workload
 
@@ -38,6 +38,14 @@ def test_text_goes_with_its_branch(strategy: str) -> None:
 def test_groups_within_groups(strategy: str) -> None:
     """Two groups of four ranks, whose strategy has groups of its own."""
     assert verify_on_threads(guided(), strategy, 8, TWO) == ""
+
+
+@pytest.mark.parametrize("strategy", ["dsp", "ulysses", "megatron-sp"])
+@pytest.mark.parametrize("mesh", [CaseMesh(dp=2, cfg=2), CaseMesh(cfg=2, dp=2)], ids=str)
+def test_batch_and_branches_together(mesh: CaseMesh, strategy: str) -> None:
+    """Each group has half of the batch of one branch, in either order; with an optimizer."""
+    work = guided("batch=2", "depth=1", "optimizer=adamw")
+    assert verify_on_threads(work, strategy, 8, mesh) == ""
 
 
 @pytest.mark.parametrize(("guidance", "cfg", "ranks"), [(4, 2, 2), (4, 4, 4), (3, 3, 6)])
@@ -81,10 +89,12 @@ def test_gradients_are_summed_over_all_ranks(strategy: str) -> None:
     assert by_op(inside)["all_reduce"] < sum(sums.values())
 
 
-def test_the_gate_misses_no_branch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A sum that leaves cfg out has half of the gradients, and is caught."""
-    monkeypatch.setattr(step, "summed_over", lambda _, mesh, holds_whole: mesh.without(CFG))
-    assert "gradient" in verify_on_threads(guided("depth=1"), "ulysses", 4, TWO)
+@pytest.mark.parametrize("axis", [CFG, DP])
+def test_the_gate_misses_no_group(axis: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A sum that leaves an axis out has half of the gradients, and is caught."""
+    monkeypatch.setattr(step, "summed_over", lambda _, mesh, holds_whole: mesh.without(axis))
+    mesh = CaseMesh.model_validate({axis: 2})
+    assert "gradient" in verify_on_threads(guided("batch=2", "depth=1"), "ulysses", 4, mesh)
 
 
 @pytest.mark.parametrize("strategy", ["ulysses", "megatron-sp"])
@@ -117,3 +127,9 @@ def test_what_cannot_be_is_declined(guidance: int, cfg: int, ranks: int, why: st
     """In a sentence with values that would work."""
     work, strategy = guided(f"guidance={guidance}"), in_mesh("ulysses", CaseMesh(cfg=cfg))
     assert (strategy.misfit(work) or strategy.why_not(work, ranks)) == why
+
+
+def test_a_batch_that_does_not_divide_is_declined() -> None:
+    """With the sizes that would work."""
+    unfit = in_mesh("ulysses", CaseMesh(dp=4)).misfit(guided("batch=6"))
+    assert unfit == "6 samples of the batch do not make 4 equal parts; dp may be 1 or 2 or 3 or 6"

@@ -1,0 +1,144 @@
+"""Any strategy on groups of ranks, each with samples of its own: data parallelism.
+
+    dp=2,cfg=2 on 8 ranks    half of the batch    branch 0 of the guidance    ranks 0 1
+                                                  branch 1                    ranks 2 3
+                             the other half       branch 0                    ranks 4 5
+                                                  branch 1                    ranks 6 7
+
+The ranks of a group share its samples by the strategy. Samples meet nowhere, and branches of the
+guidance are samples: between groups nothing is sent but the sum of the gradients. So this is no
+option of strategies: the plan of a group knows only its group's workload, which has fewer samples,
+and its group's ranks.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+from typing import final
+
+from spbench.strategies.base import Hops, Plan, Strategy
+from spbench.strategies.refusals import divisors
+from spbench.text import counted
+from spbench.workload.mesh import CFG, DP, CaseMesh, Mesh
+from spbench.workload.sharding import Shard
+from spbench.workload.traffic import Transfer, gradient_sums
+from spbench.workload.workload import Workload
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class SamplePlan(Plan):
+    """The plan of each group, several times; how axes and text are cut is a group's."""
+
+    around: CaseMesh
+    of_a_group: Plan
+
+    @property
+    def group(self) -> Plan:
+        return self.of_a_group
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        # Outermost: ranks of a group are neighbours, since all they send is among themselves.
+        return Mesh((*self.around.around, *self.group.mesh.axes))
+
+    @property
+    def notes(self) -> str:
+        return self.group.notes
+
+    def shard(self, axis: str) -> Shard:
+        return self.group.shard(axis)
+
+    @cached_property
+    def text(self) -> Shard:
+        return self.group.text
+
+    def hops(self, before: str, after: str) -> Hops | None:
+        return self.group.hops(before, after)
+
+    @cached_property
+    def traffic(self) -> list[Transfer]:
+        """What each group sends, all at once; and the gradients' sum over all ranks."""
+        inside = self.group.mesh.names
+        name, members = "+".join(inside), self.mesh.groups(*inside)
+        sent = [transfer for transfer in self.group.traffic if transfer.phase != "gradients"]
+        # A stack repeats a few transfers, and what is equal stays one object.
+        everywhere = {
+            id(transfer): Transfer.along(name, members, [transfer] * len(members))
+            for transfer in sent
+        }
+        of_weights = self.cuts_weights, self.holds_whole
+        sums = gradient_sums(self.group.workload, self.mesh, *of_weights)
+        return [*(everywhere[id(transfer)] for transfer in sent), *sums]
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class SampleGroups(Strategy):
+    """``own``: the strategy of each of the groups of ``around``."""
+
+    own: Strategy
+    around: CaseMesh
+
+    def environment(self, capability: tuple[int, int]) -> dict[str, str]:
+        return self.own.environment(capability)
+
+    def flattened(self, workload: Workload) -> Workload:
+        return self.own.flattened(workload)
+
+    @property
+    def only_measured(self) -> str | None:
+        return self.own.only_measured
+
+    @property
+    def has_float32_copy(self) -> bool:
+        return self.own.has_float32_copy
+
+    @property
+    def origin(self) -> str:
+        return self.own.origin
+
+    def misfit(self, workload: Workload) -> str | None:
+        cfg, dp = self.around.cfg, self.around.dp
+        if cfg > 1 and workload.guidance == 1:
+            return f"{CFG}={cfg} needs branches of guidance, as with guidance={cfg}"
+        unfit = _why_uneven(CFG, cfg, workload.guidance, "branches of guidance")
+        unfit = unfit or _why_uneven(DP, dp, workload.batch, "samples of the batch")
+        return unfit or self.own.misfit(self._of_a_group(workload))
+
+    def why_not(self, workload: Workload, ranks: int) -> str | None:
+        groups = self.around.groups
+        if ranks % groups:
+            several, axes = f"use a multiple of {groups} ranks", " x ".join(dict(self.around.around))
+            return f"{counted(ranks, 'rank')} do not make {groups} groups for {axes}; {several}"
+        reason = self.own.why_not(self._of_a_group(workload), ranks // groups)
+        return f"in each of {groups} groups: {reason}" if reason else None
+
+    def on(self, workload: Workload, ranks: int) -> SamplePlan:
+        of_a_group = self.own.on(self._of_a_group(workload), ranks // self.around.groups)
+        return SamplePlan(
+            strategy=SampleGroups(own=of_a_group.strategy, around=self.around),
+            workload=workload,
+            ranks=ranks,
+            layout=of_a_group.layout,
+            around=self.around,
+            of_a_group=of_a_group,
+            cuts_weights=of_a_group.cuts_weights,
+            holds_whole=of_a_group.holds_whole,
+            ends_in_transfer=of_a_group.ends_in_transfer,
+        )
+
+    def _of_a_group(self, workload: Workload) -> Workload:
+        """What one group computes."""
+        guidance, batch = workload.guidance // self.around.cfg, workload.batch // self.around.dp
+        return workload.model_copy(update={"guidance": guidance, "batch": batch})
+
+
+def _why_uneven(axis: str, groups: int, count: int, what: str) -> str | None:
+    """Why so many groups cannot share ``count`` of something; or None."""
+    if count % groups == 0:
+        return None
+    fitting = [str(n) for n in divisors(count)]
+    had = f"{count} {what} do not make {groups} equal parts"
+    return f"{had}; {axis} may be {' or '.join(fitting)}"

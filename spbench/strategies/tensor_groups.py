@@ -1,0 +1,122 @@
+"""Any strategy across groups of neighbours that cut the weights: tensor parallelism inside.
+
+    tp=2 on 8 ranks    ranks 0 1 | 2 3 | 4 5 | 6 7 cut the weights as Megatron-SP does
+                       0 2 4 6 share the sequence by the strategy, on half of the heads; so do 1 3 5 7
+
+For the strategy a group is one rank, which holds a part of the sequence. Between sublayers the
+ranks of a group share that part; a projection in gathers it within the group, one out scatters the
+sum. So a rank has 1 / tp of the weights, and of heads and columns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import final
+
+from spbench.layers.heads import with_heads
+from spbench.strategies.base import Hops, Plan, Strategy
+from spbench.strategies.megatron_sp import GroupsPlan, megatron_environment
+from spbench.strategies.refusals import grouped_why_not, groups_why_not, tp_why_not
+from spbench.workload.mesh import TP
+from spbench.workload.traffic import Hop
+from spbench.workload.workload import Workload
+
+SEQUENCE = "sequence"
+"""What the axis of a strategy that has but one is called beside the groups."""
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class TensorGroupsPlan(GroupsPlan):
+    """The groups, and the strategy's plan across them."""
+
+    def hops(self, before: str, after: str) -> Hops | None:
+        """Of the parts that ranks of a group share, all ranks exchange."""
+        if self.across.hops(before, after) is None:
+            return None
+        return Hop.between(self.shard(before), self.shard(after))
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class TensorGroups(Strategy):
+    """``own``: the strategy across groups of ``tp`` neighbours."""
+
+    own: Strategy
+    tp: int
+
+    def environment(self, capability: tuple[int, int]) -> dict[str, str]:
+        return megatron_environment(capability) | self.own.environment(capability)
+
+    def flattened(self, workload: Workload) -> Workload:
+        return self.own.flattened(workload)
+
+    @property
+    def only_measured(self) -> str | None:
+        return self.own.only_measured
+
+    @property
+    def has_float32_copy(self) -> bool:
+        return self.own.has_float32_copy
+
+    @property
+    def origin(self) -> str:
+        return self.own.origin
+
+    def misfit(self, workload: Workload) -> str | None:
+        return self.own.misfit(workload) or tp_why_not(workload, self.tp)
+
+    def why_not(self, workload: Workload, ranks: int) -> str | None:
+        unfit = groups_why_not(ranks, tp=str(self.tp)) or tp_why_not(workload, self.tp)
+        if unfit:
+            return unfit
+        across = self._across_groups(workload, ranks)
+        if apart := self.own.why_not(*across):
+            return f"with each group of {TP}={self.tp} as one rank, {apart}"
+        plan = self.own.on(*across)
+        if plan.cuts_weights or plan.sends_itself:
+            does = "sends by itself" if plan.sends_itself else "cuts the weights itself"
+            return f"it {does}, and does not go across groups of {TP}={self.tp}; leave {TP} out"
+        plans = [plan] if self._fits(plan, workload, ranks) is None else self._plans(*across)
+        reasons = [self._fits(each, workload, ranks) for each in plans]
+        return None if None in reasons else reasons[0]
+
+    def on(self, workload: Workload, ranks: int) -> TensorGroupsPlan:
+        across = self._across_groups(workload, ranks)
+        plan = self.own.on(*across)
+        if self._fits(plan, workload, ranks) is not None:
+            fitting = (x for x in self._plans(*across) if self._fits(x, workload, ranks) is None)
+            plan = min(fitting, key=lambda plan: plan.cost)
+        return TensorGroupsPlan(
+            strategy=TensorGroups(own=plan.strategy, tp=self.tp),
+            workload=workload,
+            ranks=ranks,
+            layout=plan.layout,
+            size=self.tp,
+            across=plan,
+            alone=SEQUENCE,
+        )
+
+    def _plans(self, workload: Workload, ranks: int) -> Sequence[Plan]:
+        return self.own.alternatives(workload, ranks)
+
+    def _across_groups(self, workload: Workload, ranks: int) -> tuple[Workload, int]:
+        """What the strategy is asked about: the heads of the rank of a group that has the fewest,
+        and the number of groups."""
+        fewest = workload.key_heads // self.tp
+        heads = fewest * (workload.heads // workload.key_heads)
+        return with_heads(workload, heads, fewest), ranks // self.tp
+
+    def _fits(self, plan: Plan, workload: Workload, ranks: int) -> str | None:
+        """Why the ranks of a group cannot share what a rank of this plan holds; or None."""
+        for axis in dict.fromkeys(plan.layout):
+            if axis not in workload.axes:
+                return f"two axes that are sharded at once ({axis}) are not shared by {TP} ranks"
+            if unfit := grouped_why_not(axis, workload):
+                return unfit
+            length = workload.axes[axis]
+            if length < ranks:
+                limit = f"use 1 to {length} ranks"
+                return f"{length} positions of {axis} cannot be split over {ranks} ranks; {limit}"
+        return None
