@@ -110,8 +110,9 @@ class SampleGroups(Strategy):
     def why_not(self, workload: Workload, ranks: int) -> str | None:
         groups = self.around.groups
         if ranks % groups:
-            several, axes = f"use a multiple of {groups} ranks", " x ".join(dict(self.around.around))
-            return f"{counted(ranks, 'rank')} do not make {groups} groups for {axes}; {several}"
+            axes = " x ".join(axis for axis, _ in self.around.around)
+            had = f"{counted(ranks, 'rank')} do not make {groups} groups for {axes}"
+            return f"{had}; use a multiple of {groups} ranks"
         reason = self.own.why_not(self._of_a_group(workload), ranks // groups)
         return f"in each of {groups} groups: {reason}" if reason else None
 

@@ -38,6 +38,9 @@ FORM_SHAPES = ("axes-2d", "axes-2d-uneven", "causal", "few-key-heads", "streams"
 """Axes that divide, uneven axes and heads, a mask, few keys, text beside, an optimizer,
 guidance."""
 
+MESH_SHAPES = ("causal", "streams")
+"""A mask, and text beside, at a batch of two."""
+
 
 class RanksFailedError(Failure):
     """Ranks ended, and not in the midst of a check."""
@@ -61,7 +64,7 @@ def checks_for(
         What they are proved on.
     meshes
         Axes around those of the strategies; without any, branches of guidance are proved in groups
-        of their own, too.
+        of their own, too, and a few shapes in others.
     forms
         Further strategies with options, which a few shapes tell apart.
 
@@ -74,9 +77,14 @@ def checks_for(
         for work in workloads
         for sharpness in (1.0, SHARPNESS)
         if sharpness == 1.0 or (work.name in SHARP_SHAPES and work.dtype in SHARP_DTYPES)
-        for mesh in meshes or dict.fromkeys((NO_MESH, CaseMesh(cfg=work.guidance)))
+        for mesh in meshes or dict.fromkeys((NO_MESH, CaseMesh(cfg=work.guidance), *around(work)))
         for strategy in (*strategies, *(forms if work.name in FORM_SHAPES else ()))
     ]
+
+
+def around(workload: Workload) -> Sequence[CaseMesh]:
+    """Meshes in which a few shapes are proved: half of the batch, half of the weights."""
+    return (CaseMesh(dp=2), CaseMesh(tp=2)) if workload.name in MESH_SHAPES else ()
 
 
 def verify(

@@ -97,7 +97,7 @@ class SweepFile(Frozen):
     """Strategies in the form that ``--strategies`` takes."""
     gpus: Several[Ranks] = ()
     mesh: Several[CaseMesh] = (NO_MESH,)
-    """Axes around those of the strategies, as {dp: 2, cfg: 2}; several are cells beside each other."""
+    """Axes around those of the strategies, as {dp: 2}; several are cells beside each other."""
     launches: int = Field(default=LAUNCHES, ge=1, le=MAX_LAUNCHES)
     reference: str | None = None
     """Strategy that the others are compared with; None: the first."""
@@ -112,7 +112,8 @@ class SweepFile(Frozen):
         default=(), strict=False
     )
     """Cells to leave out of the matrix: those that match all keys of an item. Keys are workload (as
-    written under ``workloads``), strategy, gpus, an axis of the mesh, and any field of the resolved workload."""
+    written under ``workloads``), strategy, gpus, an axis of the mesh, and any field of the resolved
+    workload."""
 
     @model_validator(mode="after")
     def _every_key_is_of_use(self) -> Self:

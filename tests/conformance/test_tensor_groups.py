@@ -1,4 +1,4 @@
-"""Any strategy across groups that cut the weights equals one device, with the bytes of each axis."""
+"""Any strategy across groups that cut the weights equals one device, byte for byte."""
 
 from __future__ import annotations
 
