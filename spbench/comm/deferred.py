@@ -39,6 +39,7 @@ class Deferred:
     def restart(self) -> None:
         """Be ready for a step, also where the last one was given up."""
         self._works: deque[Work] = deque()
+        self._backward = -1
         self._expected: Counter[Tensor] = Counter()
 
     def expect(self, *parameters: Tensor) -> None:
@@ -50,7 +51,10 @@ class Deferred:
     def add(self, work: Work) -> None:
         """Leaves ``work``; the oldest is done where there is too much. In backward alone, at whose
         end all is done."""
-        if not self._works:
+        backward = torch._C._current_graph_task_id()
+        if backward != self._backward:  # what one has left that raised is no other's
+            self._works.clear()
+            self._backward = backward
             _engine.queue_callback(self.finish)
         self._works.append(work)
         if len(self._works) > MOST:

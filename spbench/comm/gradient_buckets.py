@@ -87,7 +87,13 @@ class GradientSum:
             self._flying.append(self._comm.along(*bucket.axes).all_reduce_(flat))
 
     def finish(self) -> None:
-        """Wait until every gradient is the sum over the ranks."""
+        """Wait until every gradient is the sum over the ranks. Raises RuntimeError where some
+        have not come."""
+        if len(self._flying) != len(self._buckets):
+            raise RuntimeError(
+                f"backward is over, and {len(self._buckets) - len(self._flying)} of "
+                f"{len(self._buckets)} buckets lack a gradient"
+            )
         for handle in self._flying:
             handle.wait()
         self.restart()

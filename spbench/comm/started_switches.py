@@ -29,7 +29,7 @@ from spbench.comm.compiler import never_compiled
 from spbench.comm.deferred import Deferred
 from spbench.comm.packing import Cut, resized
 from spbench.comm.pending import Pending
-from spbench.comm.transport import DONE, Transport
+from spbench.comm.transport import Transport
 from spbench.workload.sharding import Shard, shard_sizes
 
 Move = Callable[[Sequence[Tensor]], Pending[list[Tensor]]]
@@ -42,13 +42,22 @@ class Flight:
 
     def __init__(self, there: Move | None, back: Move | None, xs: Sequence[Tensor]) -> None:
         """``there``, ``back``: None, they have nowhere to go."""
-        self.there, self.back, self.pending = there, back, Pending(DONE, list(xs))
+        self.there, self.back = there, back
+        self.pending: Pending[list[Tensor]] | None = None
         self._arriving = tuple(xs) if there is None else _Begin.apply(self, *xs)
 
     @never_compiled
     def wait(self) -> tuple[Tensor, ...]:
         """What arrived."""
-        return self._arriving if self.there is None else _End.apply(self, *self._arriving)
+        # Their graph holds this object: kept here they would hold each other.
+        arriving, self._arriving = self._arriving, ()
+        return arriving if self.there is None else _End.apply(self, *arriving)
+
+    def take(self) -> list[Tensor]:
+        """What is under way, once it is there; from now on it is not this object's."""
+        pending, self.pending = self.pending, None
+        assert pending is not None, "it is waited for once each way"
+        return pending.wait()
 
 
 class _Begin(torch.autograd.Function):
@@ -58,20 +67,20 @@ class _Begin(torch.autograd.Function):
     def forward(ctx: Any, flight: Flight, *xs: Tensor) -> tuple[Tensor, ...]:
         ctx.flight = flight
         assert flight.there is not None, "what stays is not under way"
-        flight.pending = flight.there(xs)
-        return tuple(flight.pending.arriving)
+        flight.pending = pending = flight.there(xs)
+        return tuple(pending.arriving)
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *_: Tensor) -> tuple[Tensor | None, ...]:
-        return None, *ctx.flight.pending.wait()
+        return None, *ctx.flight.take()
 
 
 class _End(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, flight: Flight, *arriving: Tensor) -> tuple[Tensor, ...]:
         ctx.flight = flight
-        flight.pending.wait()
+        flight.take()
         return tuple(x.view_as(x) for x in arriving)
 
     @staticmethod
@@ -131,7 +140,8 @@ class SwitchInChunks:
         self._chunks = [(sum(sizes[:i]), size) for i, size in enumerate(sizes)]
         self._leaving: list[Tensor] = []
         self._there: list[Pending[Tensor]] = []
-        self._back: list[Pending[Tensor]] = []
+        self._back: dict[int, Pending[Tensor]] = {}
+        """Gradients under way, by chunk."""
         self._whole: Tensor | None = None
 
     @never_compiled
@@ -179,7 +189,6 @@ class SwitchInChunks:
     def start_back(self, grad: Tensor) -> None:
         """Sends the gradients of all chunks: the last chunk's first, as backward takes them."""
         wire = grad.movedim(self.outermost, 0)
-        self._back = []
         for number in reversed(range(len(self._chunks))):
             first, size = self._chunks[number]
             if self.becomes_whole:
@@ -188,16 +197,15 @@ class SwitchInChunks:
                     wire, resized(shape, self._dim - 1, self._inner.length)
                 )
                 parts = wire.unflatten(0, (-1, self._held)).narrow(1, first, size)
-                self._back.append(self._to_parts(parts, into))
+                self._back[number] = self._to_parts(parts, into)
             else:
                 local = wire.narrow(0, first, size)
                 whole = self._empty_whole(local, size)
-                self._back.append(self._to_whole(local, whole, None))
+                self._back[number] = self._to_whole(local, whole, None)
 
     def wait_back(self, number: int) -> Tensor:
         """The gradient of a chunk, with its dims as the model has them."""
-        place = len(self._chunks) - 1 - number
-        return self._back[place].wait().movedim(0, self.outermost)
+        return self._back.pop(number).wait().movedim(0, self.outermost)
 
     def _empty_whole(self, local: Tensor, held: int | None = None) -> Tensor:
         """Unset memory for so many positions of every rank."""

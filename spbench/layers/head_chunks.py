@@ -21,6 +21,7 @@ from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.packing import memory_order
+from spbench.comm.started_switches import Flight
 from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.heads import bias_of_heads
 from spbench.layers.memory_order import permuted, restored
@@ -61,13 +62,20 @@ def attend_in_chunks(
         *(_apart(x, ranks, sizes) for x, sizes in ((q, queries), (k, keys), (v, keys))), strict=True
     )
     each = Shard.of_sizes(dim, (1,) * ranks)  # of the dim of ranks: the heads of each go to it
-    starts = deque(partial(comm.start_switch, *qkv, before=shard, after=each) for qkv in by_chunk)
+
+    def start(q: Tensor, k: Tensor, v: Tensor) -> list[Flight]:
+        # What travels together has one shape: more queries than keys go by themselves.
+        together = [(q, k, v)] if group == 1 else [(q,), (k, v)]
+        return [comm.start_switch(*xs, before=shard, after=each) for xs in together]
+
+    starts = deque(partial(start, *qkv) for qkv in by_chunk)
     coming, leaving = deque([starts.popleft()()]), []
     first = 0
     for count in queries:
         if starts:
             coming.append(starts.popleft()())  # under way while this chunk is attended to
-        own_q, own_k, own_v = (x.squeeze(dim) for x in coming.popleft().wait())
+        arrived = [x for flight in coming.popleft() for x in flight.wait()]
+        own_q, own_k, own_v = (x.squeeze(dim) for x in arrived)
         out = attend_whole(own_q, own_k, own_v, _of_heads(scores, first, count))
         mine = Shard.of_sizes(dim, (count,) * ranks)
         leaving.append(comm.start_switch(out, before=mine, after=shard, outermost=shard.dim))

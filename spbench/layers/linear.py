@@ -187,7 +187,7 @@ class _Factors(torch.autograd.Function):
         ctx.save_for_backward(x)
         ctx.to = *parameters, deferred
         weight, bias = parameters
-        deferred.expect(*(parameter for parameter in parameters if parameter is not None))
+        deferred.expect(*(each for each in parameters if each is not None and each.requires_grad))
         matrix = weight.view(-1, x.shape[-1])
         if deferred.saves_first:
             return x.new_empty(1).expand(*x.shape[:-1], len(matrix))
@@ -204,7 +204,7 @@ class _Factors(torch.autograd.Function):
         @torch.no_grad()
         def of_weights() -> None:
             deferred.take_gradient(weight, (rows.t() @ inputs).view(weight.shape))
-            if bias is not None:
+            if bias is not None and bias.requires_grad:
                 deferred.take_gradient(bias, rows.sum(0).view(bias.shape))
 
         # An input that is wider than the result, as an mlp's second one, is let go at once: kept

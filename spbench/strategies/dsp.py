@@ -32,6 +32,7 @@ from typing import ClassVar, NamedTuple, final
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.started_switches import can_be_in_chunks
 from spbench.layers.attention import Scores
 from spbench.strategies.base import Hops, Layout, Plan, Strategy
 from spbench.strategies.fixed_axis import AUTO, FixedPlan, chunks_of
@@ -43,7 +44,7 @@ from spbench.strategies.refusals import (
     size_misfit,
 )
 from spbench.strategies.registry import EXCHANGES, exchange
-from spbench.workload.block import Sublayer
+from spbench.workload.block import Attention, Sublayer
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Hop, Traffic, Transfer, bytes_in_a_step
@@ -81,6 +82,11 @@ class DSPPlan(Plan):
             joint = "attention over all axes joined leaves none to shard: it goes by"
             why = ", which sends the fewest bytes" if self.chose_exchange else ""
             notes.append(f"{joint} {self.strategy.across}{why}")
+        if self.strategy.chunks not in (AUTO, "1") and not self._can_leave_in_chunks:
+            notes.append(
+                "switches go whole: none follows an mlp or a cross-attention, without a condition "
+                "for each position, between even shards of as many positions as chunks"
+            )
         return "; ".join(notes)
 
     @property
@@ -90,6 +96,20 @@ class DSPPlan(Plan):
     def with_heads_of(self, part: Workload) -> DSPPlan:
         joint = self.joint and self.joint.with_heads_of(joint_alone(part) or part)
         return replace(self, workload=part, cuts=replace(self.cuts, workload=part, joint=joint))
+
+    @property
+    def _can_leave_in_chunks(self) -> bool:
+        """Whether some switch may, wherever its dims lie in memory."""
+        if self.workload.modulation not in ("none", "per_sample") or self.workload.text:
+            return False
+        behind = zip(self.workload.stack, pairwise(self.layout), strict=False)
+        switches = {ends for sublayer, ends in behind if not isinstance(sublayer, Attention)}
+        hops = [self.hops(*ends) or () for ends in switches if ends[0] != ends[1]]
+        return any(
+            can_be_in_chunks(hop.before, hop.after, dim, self.chunks)
+            for (hop,) in (way for way in hops if len(way) == 1)
+            for dim in (hop.before.dim, hop.after.dim)
+        )
 
     def shard(self, axis: str) -> Shard:
         return self.cuts.shard(axis)

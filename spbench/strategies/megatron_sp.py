@@ -377,9 +377,11 @@ class _ProductScatter(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        of_bias = grad.movedim(ctx.shard.dim, 0).flatten(0, -2).sum(0)
+        if not ctx.needs_input_grad[0]:  # nobody would wait for it
+            return None, of_bias, None, None, None, None
         gather = ctx.comm.start_all_gather(grad, ctx.shard, lets_go=True)
         ctx.gathers.append(gather)
-        of_bias = grad.movedim(ctx.shard.dim, 0).flatten(0, -2).sum(0)
         # Parts of the whole are still under way: ``_PartialSums`` waits for each.
         return gather.whole, of_bias, None, None, None, None
 

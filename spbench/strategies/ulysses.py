@@ -44,8 +44,18 @@ class UlyssesPlan(FixedPlan):
 
     @property
     def notes(self) -> str:
-        padded = padding_in_words(self.workload, self.ranks, self.strategy.padded)
-        return f"heads go in {self.head_chunks} chunks" if self.head_chunks > 1 else padded
+        if self.head_chunks > 1:
+            return f"heads go in {self.head_chunks} chunks"
+        if self.strategy.chunks.isdecimal() and self.strategy.chunks != "1":
+            return f"heads go whole: {self._why_whole}"
+        return padding_in_words(self.workload, self.ranks, self.strategy.padded)
+
+    @property
+    def _why_whole(self) -> str:
+        if self.workload.checkpointing == "selective":
+            return "an attention that is recomputed would send chunks home twice"
+        has = f"{self.workload.key_heads} key heads on {self.ranks} ranks"
+        return f"{has} are not as many on each, or but one"
 
     @cached_property
     def head_chunks(self) -> int:

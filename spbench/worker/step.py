@@ -144,11 +144,15 @@ class Step:
     def give_up_silence(self) -> None:
         """After a silent step that failed: what silent steps hold is freed, and forgotten."""
         self.silent = silent_transports(self.rank, self.ranks)
+        self.forget_what_was_left()
+        if self.device.type == "cuda":
+            torch.cuda.empty_cache()
+
+    def forget_what_was_left(self) -> None:
+        """Of a step that raised half way: gradients that were to come are of no other step."""
         self.comm.deferred.restart()
         if self.gradients is not None:
             self.gradients.restart()
-        if self.device.type == "cuda":
-            torch.cuda.empty_cache()
 
     def seeded_inputs(self, rounded_to: torch.dtype | None = None) -> tuple[Inputs, Tensor]:
         """This rank's part of the inputs, and of the output's gradient, made on the device. Every
@@ -249,6 +253,7 @@ class Step:
             return out
         mine.forget_gradients()
         self.model.zero_grad(set_to_none=True)
+        self.forget_what_was_left()
         out = self.model(mine)
         with self.all_ranks.transport.phase("backward"):
             out.backward(cotangent)

@@ -83,6 +83,17 @@ def test_chunks_that_come_late(strategy: str) -> None:
         assert not complaint(strategy, work, 2), name
 
 
+@pytest.mark.parametrize("name", ["causal", "pair-bias", "mixed"])
+@pytest.mark.parametrize("strategy", IN_CHUNKS)
+def test_chunks_of_fewer_keys_than_queries(strategy: str, name: str) -> None:
+    """Under masks, with a bias; a rank has several key heads, and more queries."""
+    work = shape(name, heads=8, kv_heads=4, head_dim=8)
+    chosen = load(strategy)
+    if chosen.declines(work, 2):
+        pytest.skip(str(chosen.declines(work, 2)))
+    assert not complaint(strategy, work, 2)
+
+
 @pytest.mark.parametrize("strategy", IN_CHUNKS)
 def test_a_chunk_that_is_not_waited_for(monkeypatch: pytest.MonkeyPatch, strategy: str) -> None:
     """What is used before it has come is not a number; nor is its gradient."""
