@@ -149,7 +149,7 @@ class Step:
             torch.cuda.empty_cache()
 
     def forget_what_was_left(self) -> None:
-        """Of a step that raised half way: gradients that were to come are of no other step."""
+        """Forgets gradients that were to come: those of a step that raised are of no other."""
         self.comm.deferred.restart()
         if self.gradients is not None:
             self.gradients.restart()
