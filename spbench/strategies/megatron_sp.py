@@ -37,15 +37,17 @@ from spbench.layers.heads import bias_of_groups, bias_traffic_by_groups, traffic
 from spbench.layers.linear import ColumnCut, LinearSpec, RowCut, cut_norm_sums
 from spbench.layers.memory_order import put_outermost
 from spbench.strategies import refusals
-from spbench.strategies.base import Plan
+from spbench.strategies.base import Hops, Plan, Strategy
 from spbench.strategies.fixed_axis import AUTO, FixedAxis, FixedPlan
 from spbench.strategies.registry import EXCHANGES, exchange
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.mesh import TP, Members, Mesh
 from spbench.workload.sharding import Shard, Sizes, shard_sizes
-from spbench.workload.traffic import Traffic, Transfer, along, streams
+from spbench.workload.traffic import Hop, Traffic, Transfer, along, streams
 from spbench.workload.workload import Workload
 
+ALONE = "sequence"
+"""What the axis of a plan is called across groups, where it has but one."""
 LEAST_ROWS = 1024
 """Positions of all samples that each rank has where products go by parts. A product reads its
 weight anew for each part: of 512 rows two parts take 6 % longer than the whole, of 1,024 rows 3 %,
@@ -136,11 +138,7 @@ class CutPlan(Plan):
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FixedCutPlan(CutPlan, FixedPlan):
-    """That of all ranks along one axis."""
-
-    @property
-    def notes(self) -> str:
-        return ""
+    """All ranks cut the weights, along one axis."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -160,6 +158,12 @@ class GroupsPlan(CutPlan):
     @property
     def chunks(self) -> int:
         return self.across.chunks
+
+    def hops(self, before: str, after: str) -> Hops | None:
+        """Of the parts that the ranks of a group share, all ranks exchange."""
+        if self.across.hops(before, after) is None:
+            return None
+        return Hop.between(self.shard(before), self.shard(after))
 
     def shard(self, axis: str) -> Shard:
         return self.across.shard(axis).split(self.size)
@@ -229,19 +233,13 @@ class GroupsPlan(CutPlan):
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
 class FixedGroupsPlan(GroupsPlan, FixedPlan):
-    """With one axis across the groups."""
+    """Groups, with one axis sharded across them."""
 
     across: FixedPlan
 
     @property
     def queries_stay(self) -> bool:
         return self.across.queries_stay
-
-
-def megatron_environment(capability: tuple[int, int]) -> dict[str, str]:
-    """Variables for GPUs of this compute capability: up to Hopper the gather only so reaches the
-    device before the product that hides it."""
-    return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if capability < (10, 0) else {}
 
 
 @final
@@ -260,7 +258,8 @@ class MegatronSP(FixedAxis):
     keep_input: bool = False
 
     def environment(self, capability: tuple[int, int]) -> dict[str, str]:
-        return megatron_environment(capability)
+        # Up to Hopper the gather only so reaches the device before the product that hides it.
+        return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if capability < (10, 0) else {}
 
     @property
     def other(self) -> FixedAxis:
@@ -299,10 +298,43 @@ class MegatronSP(FixedAxis):
         heads = fewest * (workload.heads // workload.key_heads)
         return with_heads(workload, heads, fewest), ranks // int(self.tp)
 
+    def along(self, axis: str, workload: Workload, ranks: int) -> FixedCutPlan:
+        return FixedCutPlan(
+            strategy=self,
+            workload=workload,
+            ranks=ranks,
+            layout=(axis,) * len(workload.stack),
+            keep_input=self.keep_input,
+        )
+
+    def in_groups(self, strategy: Strategy, across: Plan, workload: Workload, size: int) -> Plan:
+        """Groups of ``size`` neighbours, across which the plan of any strategy goes.
+
+        Parameters
+        ----------
+        strategy
+            Whose plan it is.
+        across
+            For the heads of the rank of a group that has the fewest; a group is one rank of it.
+        workload
+            What all ranks share.
+        size
+            Ranks of a group.
+        """
+        return GroupsPlan(
+            strategy=strategy,
+            workload=workload,
+            ranks=across.ranks * size,
+            layout=across.layout,
+            keep_input=self.keep_input,
+            size=size,
+            across=across,
+            alone=ALONE,
+        )
+
     def on_each_axis(self, workload: Workload, ranks: int) -> Sequence[FixedPlan]:
         if self.tp == AUTO:
-            along = super().on_each_axis(workload, ranks)
-            return [replace(plan, keep_input=self.keep_input) for plan in along]
+            return super().on_each_axis(workload, ranks)
         # What goes across has settled how, before the axis is chosen: along each it is the same.
         across = self.other.on(*self._across_groups(workload, ranks))
         settled = replace(self, rows=across.rows)

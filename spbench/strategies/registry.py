@@ -20,6 +20,7 @@ from spbench.text import did_you_mean, first_line
 if TYPE_CHECKING:
     from spbench.strategies.base import Strategy
     from spbench.strategies.fixed_axis import FixedAxis
+    from spbench.strategies.tensor_groups import Cuts
     from spbench.workload.mesh import CaseMesh
 
 BUILT_IN = {
@@ -202,6 +203,8 @@ ACROSS = ("ring", "kv-gather", "attention-2d")
 """Names of strategies that may attend across groups of ranks that share heads."""
 EXCHANGES = ("ulysses", *ACROSS, "usp")
 """Names of strategies that may attend to all axes joined, or across groups that cut weights."""
+CUTS = "megatron-sp"
+"""The name of the strategy by which groups of neighbours cut weights, whatever goes across them."""
 
 
 class UnknownStrategyError(Failure, ValueError):
@@ -313,7 +316,8 @@ def in_mesh(text: str, mesh: CaseMesh) -> Strategy:
     if mesh.tp > 1:
         from spbench.strategies.tensor_groups import TensorGroups
 
-        strategy = TensorGroups(own=strategy, tp=mesh.tp)
+        cuts = cast("Cuts", load(CUTS))
+        strategy = TensorGroups(own=strategy, tp=mesh.tp, cuts=cuts)
     if mesh.groups > 1:
         from spbench.strategies.sample_groups import SampleGroups
 

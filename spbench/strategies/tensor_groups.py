@@ -1,7 +1,7 @@
 """Any strategy across groups of neighbours that cut the weights: tensor parallelism inside.
 
-    tp=2 on 8 ranks    ranks 0 1 | 2 3 | 4 5 | 6 7 cut the weights as Megatron-SP does
-                       0 2 4 6 share the sequence by the strategy, on half of the heads; so do 1 3 5 7
+    tp=2 on 8 ranks    0 1 | 2 3 | 4 5 | 6 7      cut the weights, as by Megatron-SP
+                       0 2 4 6 | 1 3 5 7          share the sequence, each with half of the heads
 
 For the strategy a group is one rank, which holds a part of the sequence. Between sublayers the
 ranks of a group share that part; a projection in gathers it within the group, one out scatters the
@@ -11,43 +11,36 @@ sum. So a rank has 1 / tp of the weights, and of heads and columns.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import final
+from dataclasses import dataclass, replace
+from typing import Protocol, final
 
 from spbench.layers.heads import with_heads
-from spbench.strategies.base import Hops, Plan, Strategy
-from spbench.strategies.megatron_sp import GroupsPlan, megatron_environment
+from spbench.strategies.base import Plan, Strategy
 from spbench.strategies.refusals import grouped_why_not, groups_why_not, tp_why_not
 from spbench.workload.mesh import TP
-from spbench.workload.traffic import Hop
 from spbench.workload.workload import Workload
 
-SEQUENCE = "sequence"
-"""What the axis of a strategy that has but one is called beside the groups."""
 
+class Cuts(Protocol):
+    """A strategy that cuts weights over groups of ranks, whatever goes across them."""
 
-@final
-@dataclass(frozen=True, kw_only=True, eq=False)
-class TensorGroupsPlan(GroupsPlan):
-    """The groups, and the strategy's plan across them."""
+    def environment(self, capability: tuple[int, int]) -> dict[str, str]: ...
 
-    def hops(self, before: str, after: str) -> Hops | None:
-        """Of the parts that ranks of a group share, all ranks exchange."""
-        if self.across.hops(before, after) is None:
-            return None
-        return Hop.between(self.shard(before), self.shard(after))
+    def in_groups(self, strategy: Strategy, across: Plan, workload: Workload, size: int) -> Plan:
+        """The plan of ``strategy``: groups of ``size`` ranks, each of them a rank of ``across``."""
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class TensorGroups(Strategy):
-    """``own``: the strategy across groups of ``tp`` neighbours."""
+    """``own``: the strategy across groups of ``tp`` neighbours, which go by ``cuts``."""
 
     own: Strategy
     tp: int
+    cuts: Cuts
 
     def environment(self, capability: tuple[int, int]) -> dict[str, str]:
-        return megatron_environment(capability) | self.own.environment(capability)
+        return self.cuts.environment(capability) | self.own.environment(capability)
 
     def flattened(self, workload: Workload) -> Workload:
         return self.own.flattened(workload)
@@ -82,21 +75,14 @@ class TensorGroups(Strategy):
         reasons = [self._fits(each, workload, ranks) for each in plans]
         return None if None in reasons else reasons[0]
 
-    def on(self, workload: Workload, ranks: int) -> TensorGroupsPlan:
+    def on(self, workload: Workload, ranks: int) -> Plan:
         across = self._across_groups(workload, ranks)
         plan = self.own.on(*across)
         if self._fits(plan, workload, ranks) is not None:
             fitting = (x for x in self._plans(*across) if self._fits(x, workload, ranks) is None)
             plan = min(fitting, key=lambda plan: plan.cost)
-        return TensorGroupsPlan(
-            strategy=TensorGroups(own=plan.strategy, tp=self.tp),
-            workload=workload,
-            ranks=ranks,
-            layout=plan.layout,
-            size=self.tp,
-            across=plan,
-            alone=SEQUENCE,
-        )
+        settled = replace(self, own=plan.strategy)
+        return self.cuts.in_groups(settled, plan, workload, self.tp)
 
     def _plans(self, workload: Workload, ranks: int) -> Sequence[Plan]:
         return self.own.alternatives(workload, ranks)

@@ -8,7 +8,6 @@ from helpers.run_on_threads import complaint, run_on_threads, verify_on_threads
 
 from spbench.projection.dryrun import trace
 from spbench.strategies.registry import in_mesh, load, places
-from spbench.strategies.tensor_groups import TensorGroups
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.mesh import TP, CaseMesh
 from spbench.workload.sharding import Shard
@@ -86,7 +85,7 @@ def test_a_step_without_data_sends_as_much(strategy: str) -> None:
 )
 def test_what_cannot_be_is_declined(strategy: str, tp: int, ranks: int, why: str) -> None:
     """In a sentence with values that would work."""
-    assert why in (TensorGroups(own=load(strategy), tp=tp).declines(shape(), ranks) or "")
+    assert why in (in_mesh(strategy, CaseMesh(tp=tp)).declines(shape(), ranks) or "")
 
 
 def test_the_gate_misses_no_part(monkeypatch: pytest.MonkeyPatch) -> None:
