@@ -160,7 +160,7 @@ class GroupsPlan(CutPlan):
         return self.across.chunks
 
     def hops(self, before: str, after: str) -> Hops | None:
-        """Of the parts that the ranks of a group share, all ranks exchange."""
+        """All ranks exchange their parts of what a group has."""
         if self.across.hops(before, after) is None:
             return None
         return Hop.between(self.shard(before), self.shard(after))

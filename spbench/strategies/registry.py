@@ -20,7 +20,6 @@ from spbench.text import did_you_mean, first_line
 if TYPE_CHECKING:
     from spbench.strategies.base import Strategy
     from spbench.strategies.fixed_axis import FixedAxis
-    from spbench.strategies.tensor_groups import Cuts
     from spbench.workload.mesh import CaseMesh
 
 BUILT_IN = {
@@ -316,8 +315,7 @@ def in_mesh(text: str, mesh: CaseMesh) -> Strategy:
     if mesh.tp > 1:
         from spbench.strategies.tensor_groups import TensorGroups
 
-        cuts = cast("Cuts", load(CUTS))
-        strategy = TensorGroups(own=strategy, tp=mesh.tp, cuts=cuts)
+        strategy = TensorGroups(own=strategy, tp=mesh.tp, cuts=load(CUTS))
     if mesh.groups > 1:
         from spbench.strategies.sample_groups import SampleGroups
 

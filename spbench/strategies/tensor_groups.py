@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Protocol, final
+from typing import Protocol, final, runtime_checkable
 
 from spbench.layers.heads import with_heads
 from spbench.strategies.base import Plan, Strategy
@@ -21,10 +21,9 @@ from spbench.workload.mesh import TP
 from spbench.workload.workload import Workload
 
 
-class Cuts(Protocol):
+@runtime_checkable
+class CutsInGroups(Protocol):
     """A strategy that cuts weights over groups of ranks, whatever goes across them."""
-
-    def environment(self, capability: tuple[int, int]) -> dict[str, str]: ...
 
     def in_groups(self, strategy: Strategy, across: Plan, workload: Workload, size: int) -> Plan:
         """The plan of ``strategy``: groups of ``size`` ranks, each of them a rank of ``across``."""
@@ -37,7 +36,7 @@ class TensorGroups(Strategy):
 
     own: Strategy
     tp: int
-    cuts: Cuts
+    cuts: Strategy
 
     def environment(self, capability: tuple[int, int]) -> dict[str, str]:
         return self.cuts.environment(capability) | self.own.environment(capability)
@@ -82,6 +81,7 @@ class TensorGroups(Strategy):
             fitting = (x for x in self._plans(*across) if self._fits(x, workload, ranks) is None)
             plan = min(fitting, key=lambda plan: plan.cost)
         settled = replace(self, own=plan.strategy)
+        assert isinstance(self.cuts, CutsInGroups), "it makes such groups"
         return self.cuts.in_groups(settled, plan, workload, self.tp)
 
     def _plans(self, workload: Workload, ranks: int) -> Sequence[Plan]:
