@@ -34,6 +34,8 @@ class Deferred:
         self.on_gradient: Callable[[Tensor], object] = lambda _: None
         """Is told of each parameter whose gradient is there: what hooks of autograd do for those
         that it computes itself."""
+        self.is_off = False
+        """Whether gradients of weights are computed with those of inputs."""
         self.restart()
 
     def restart(self) -> None:

@@ -14,6 +14,7 @@ import math
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from itertools import product
+from math import inf
 from typing import final
 
 import torch
@@ -242,7 +243,10 @@ def _joined_shape(parts: Parts, dim: int) -> list[int]:
 def memory_order(x: Tensor, features: int = 0) -> list[int]:
     """Dims as they lie in memory, outermost first; the last ``features`` of them stay last."""
     strides, leading = x.stride(), x.ndim - features
-    return [*sorted(range(leading), key=lambda dim: -strides[dim]), *range(leading, x.ndim)]
+    # A dim of one position lies anywhere: its stride says nothing, and a view may change it.
+    several = [n > 1 for n in x.shape]
+    order = sorted(range(leading), key=lambda dim: -strides[dim] if several[dim] else -inf)
+    return [*order, *range(leading, x.ndim)]
 
 
 def undone(order: Sequence[int]) -> list[int]:

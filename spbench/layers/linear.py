@@ -155,7 +155,7 @@ def product(
         is_needed = weight.is_leaf and weight.requires_grad and x.requires_grad
         # In compiled code the compiler orders what its graphs compute.
         is_plain = torch.compiler.is_dynamo_compiling() or not torch.is_grad_enabled()
-        if deferred is None or not is_needed or is_plain:
+        if deferred is None or deferred.is_off or not is_needed or is_plain:
             return F.linear(x, matrix, vector)
         # In tuples, where autograd does not see them: it has no gradients of theirs to wait for.
         out: Tensor = _Factors.apply(x, (weight, bias), deferred)

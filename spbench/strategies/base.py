@@ -49,6 +49,7 @@ from spbench.workload.traffic import (
     in_a_step,
     waited_bytes,
 )
+from spbench.workload.weights import are_shared, sharing_traffic
 from spbench.workload.workload import Workload
 
 Hops = Sequence[Hop]
@@ -275,17 +276,29 @@ class Plan:
         return in_a_step(self.workload, move.place, own, switches, self.ends_in_transfer, again)
 
     @cached_property
-    def traffic(self) -> list[Transfer]:
-        """Every transfer of one step, predicted without running."""
+    def of_sublayers(self) -> list[Transfer]:
+        """Every transfer of one step but those of weights and their gradients."""
         once = cache(self.transfers_of)  # of a few kinds, many times
         before = self.layout[0], *self.layout  # the first sublayer comes without a switch
         moves = map(Move, self.workload.places, before, self.layout)
-        sent = [transfer for move in moves for transfer in once(move)]
-        sums = gradient_sums(self.workload, self.mesh, self.cuts_weights, self.holds_whole)
-        return [*sent, *sums]
+        return [transfer for move in moves for transfer in once(move)]
+
+    @final
+    @cached_property
+    def of_weights(self) -> list[Transfer]:
+        """The sums of gradients; where weights are shared out, all by which they are."""
+        case = self.workload, self.mesh, self.cuts_weights
+        how = sharing_traffic if are_shared(*case) else gradient_sums
+        return how(*case, self.holds_whole)
+
+    @final
+    @cached_property
+    def traffic(self) -> list[Transfer]:
+        """Every transfer of one step, predicted without running."""
+        return [*self.of_sublayers, *self.of_weights]
 
     @property
     def cost(self) -> float:
         """Bytes that ranks wait for in a step, weighed by how unevenly they attend."""
         # Bytes alone do not tell that of 5 heads shared by 2 ranks the busier one has 3.
-        return waited_bytes(self.traffic) * self.unevenness
+        return waited_bytes(self.of_sublayers) * self.unevenness

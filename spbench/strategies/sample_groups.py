@@ -22,7 +22,7 @@ from spbench.strategies.refusals import divisors
 from spbench.text import counted
 from spbench.workload.mesh import CFG, DP, CaseMesh, Mesh
 from spbench.workload.sharding import Shard
-from spbench.workload.traffic import Transfer, gradient_sums
+from spbench.workload.traffic import Transfer
 from spbench.workload.workload import Workload
 
 
@@ -58,19 +58,17 @@ class SamplePlan(Plan):
         return self.group.hops(before, after)
 
     @cached_property
-    def traffic(self) -> list[Transfer]:
-        """What each group sends, all at once; and the gradients' sum over all ranks."""
+    def of_sublayers(self) -> list[Transfer]:
+        """What each group sends, all at once."""
         inside = self.group.mesh.names
         name, members = "+".join(inside), self.mesh.groups(*inside)
-        sent = [transfer for transfer in self.group.traffic if transfer.phase != "gradients"]
+        sent = self.group.of_sublayers
         # A stack repeats a few transfers, and what is equal stays one object.
         everywhere = {
             id(transfer): Transfer.along(name, members, [transfer] * len(members))
             for transfer in sent
         }
-        of_weights = self.cuts_weights, self.holds_whole
-        sums = gradient_sums(self.group.workload, self.mesh, *of_weights)
-        return [*(everywhere[id(transfer)] for transfer in sent), *sums]
+        return [everywhere[id(transfer)] for transfer in sent]
 
 
 @final

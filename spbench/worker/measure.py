@@ -73,7 +73,7 @@ def measure(
             proof.see(whole(inputs, cotangent))
 
         # Alive before the step: their storages count from its beginning.
-        already_there = [*whole.model.parameters(), *inputs.tensors, cotangent]
+        already_there = [*whole.weights.values(), *inputs.tensors, cotangent]
         with KernelsSeen() as kernels:  # every kind of transfer and kernel, before memory is read
             wrong = proof.first(step)
         if wrong is not None:
@@ -185,7 +185,8 @@ def _memory_and_bytes(
     with observer.times.step(group.device):
         # Moments of the optimizer exist since the first step: they are there before this one, too.
         kept = state_tensors(whole.optimizer)
-        peaks = memory.measure(step, [*already_there, *kept], group.device)
+        resized = () if whole.shared is None else whole.shared.gathered
+        peaks = memory.measure(step, [*already_there, *kept], group.device, [*resized])
     if isinstance(group, ShareOfGroup):
         return peaks
     first = proof.first_witness

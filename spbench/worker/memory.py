@@ -56,21 +56,33 @@ def held_bytes(x: Tensor) -> int:
 class LiveStorages(WatchingMode):
     """Counts the bytes of storages that are alive, and keeps their peak."""
 
-    def __init__(self, already_there: Iterable[Tensor]) -> None:
+    def __init__(self, already_there: Iterable[Tensor], resized: Iterable[Tensor] = ()) -> None:
+        """``resized``: those whose memory comes and goes without an operation."""
         super().__init__()
         self.live_bytes = self.peak_bytes = 0
         self._counted: set[int] = set()
+        self._resized = {x.untyped_storage(): 0 for x in resized}
+        self._resized_keys = {storage._cdata for storage in self._resized}
         for tensor in already_there:
             self._see(tensor)
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
+        self._look_at_resized()
         out = self.call(func, args, kwargs)
         for leaf in tree_leaves(out):
             if isinstance(leaf, Tensor):
                 self._see(leaf)
         return out
+
+    def _look_at_resized(self) -> None:
+        for storage, before in self._resized.items():
+            size = rounded(storage.nbytes())
+            if size != before:
+                self._resized[storage] = size
+                self.live_bytes += size - before
+        self.peak_bytes = max(self.peak_bytes, self.live_bytes)
 
     def _see(self, tensor: Tensor) -> None:
         if is_traceable_wrapper_subclass(tensor):  # an asynchronous result: itself it holds nothing
@@ -79,7 +91,7 @@ class LiveStorages(WatchingMode):
             return
         storage = tensor.untyped_storage()
         key = storage._cdata  # the address: views and aliases have the same one
-        if key in self._counted:
+        if key in self._counted or key in self._resized_keys:
             return
         size = rounded(storage.nbytes())
         self._counted.add(key)
@@ -113,13 +125,16 @@ def is_out_of_host_memory(error: BaseException) -> bool:
 
 
 def measure(
-    step: Callable[[], object], already_there: Iterable[Tensor], device: torch.device
+    step: Callable[[], object],
+    already_there: Iterable[Tensor],
+    device: torch.device,
+    resized: Iterable[Tensor] = (),
 ) -> dict[str, int]:
     """Runs ``step`` once; its peaks, as the fields of Sample call them: what the device tells. On a
     CPU nothing tells what compiled code allocates. ``already_there``: weights and inputs, allocated
-    before the step."""
+    before the step; ``resized``: what else is, whose memory comes and goes by itself."""
     if device.type != "cuda":
-        with graphs_run() as compiled, LiveStorages(already_there) as tracker:
+        with graphs_run() as compiled, LiveStorages(already_there, resized) as tracker:
             step()
         # A compiled graph allocates without torch's dispatch: what was counted would be too little.
         peaks = {} if compiled.graphs else {"peak_allocated_bytes": tracker.peak_bytes}

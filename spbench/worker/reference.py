@@ -236,8 +236,8 @@ def run_seeded(step: Step, rounded_to: torch.dtype, observer: Observer) -> dict[
     """One step from the seeded inputs: this rank's output and gradients by name. ``rounded_to``: a
     coarser dtype that weights and inputs are rounded to."""
     with torch.no_grad():
-        for parameter in step.model.parameters():
-            parameter.copy_(parameter.to(rounded_to))
+        for weight in step.weights.values():
+            weight.copy_(weight.to(rounded_to))
     mine, cotangent = step.seeded_inputs(rounded_to)
     with observer.times.step(step.device):
         out = step(mine, cotangent)
@@ -290,13 +290,13 @@ def updated_weights(
     """
     if step.optimizer is None:
         return {}
-    weights = dict(step.model.named_parameters())
+    weights = step.weights
     take_updates(step.optimizer, typical_size([exact[f"gradient of {name}"] for name in weights]))
     mine, cotangent = step.seeded_inputs(rounded_to)
     for _ in range(UPDATES):
         with observer.times.step(step.device):
             step(mine, cotangent)
-    return {updated(name): weight.detach() for name, weight in weights.items()}
+    return {updated(name): weight for name, weight in weights.items()}
 
 
 def updated(name: str) -> str:

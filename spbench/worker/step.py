@@ -26,6 +26,7 @@ from spbench.comm.collectives import Collectives
 from spbench.comm.compiler import compile_apart
 from spbench.comm.fake import silent_transports
 from spbench.comm.gradient_buckets import BUCKET_BYTES, GradientSum
+from spbench.comm.sharded_weights import SharedWeights, local
 from spbench.comm.transport import Transports
 from spbench.layers.linear import part_of, summed_over
 from spbench.model import inputs
@@ -39,6 +40,7 @@ from spbench.worker.tensor_errors import root_mean_square
 from spbench.worker.witness import Witness
 from spbench.workload.case import Execution
 from spbench.workload.sharding import Shard, Shards
+from spbench.workload.weights import are_shared, sharing_axes
 
 BUCKETS = 3
 """Buckets of gradients at least, where there are to be several: first, last and between."""
@@ -96,10 +98,17 @@ class Step:
         self.seed = seed
         load_weights(model, self.comm.rank, seed, sharpness, workload.key_heads)
         self.model = model.requires_grad_(self.train)
+        self._parts = {name: part_of(p) for name, p in model.named_parameters()}
         self.gradient_comm = Collectives(transports.gradients, mesh)
         over = partial(summed_over, mesh=mesh, holds_whole=plan.group.holds_whole)
-        self.gradients = self._gradient_sum(over, several_buckets) if self.train else None
-        if self.gradients is not None:
+        self.gradients: GradientSum | SharedWeights | None = None
+        self.shared: SharedWeights | None = None
+        """The weights, where ranks share them out."""
+        if are_shared(workload, mesh, plan.cuts_weights):
+            self.gradients = self.shared = self._shared_weights(over)
+            self.comm.deferred.is_off = True  # torch looks for gradients as a unit's backward ends
+        elif self.train:
+            self.gradients = self._gradient_sum(over, several_buckets)
             self.comm.deferred.on_gradient = self.gradients.ready
         updates = with_optimizer and workload.optimizer == "adamw"
         self.optimizer = adamw(self.model.parameters()) if updates else None
@@ -120,6 +129,25 @@ class Step:
         # A small model fills one bucket; three show that they leave in order.
         most_bytes = min(summed // BUCKETS if several_buckets else BUCKET_BYTES, BUCKET_BYTES)
         return GradientSum(weights, self.gradient_comm, most_bytes, over)
+
+    def _shared_weights(self, over: Callable[[nn.Parameter], tuple[str, ...]]) -> SharedWeights:
+        mesh, model = self.plan.mesh, self.model
+        axes = sharing_axes(mesh, self.plan.cuts_weights)
+        in_parts = {name for name, p in model.named_parameters() if len(over(p)) > len(axes)}
+        return SharedWeights(
+            model,
+            model.recomputable,
+            self.workload.zero,
+            self.gradient_comm,
+            mesh.groups(*axes),
+            phase=lambda: self.all_ranks.transport.phase_now,
+            in_parts=in_parts.__contains__,
+        )
+
+    @property
+    def weights(self) -> dict[str, Tensor]:
+        """What this rank keeps of each weight, by name."""
+        return {name: local(p.detach()) for name, p in self.model.named_parameters()}
 
     def witness(self) -> Witness:
         """What sees a step; of another package's code it counts what that sends."""
@@ -184,22 +212,29 @@ class Step:
         """
         for x in (*mine.tensors, cotangent):
             x.copy_(x.flip(-1))
-        for parameter in self.model.parameters() if self.train else ():
-            parameter.neg_()
+        for weight in self.weights.values() if self.train else ():
+            weight.neg_()
 
     @property
     def cuts(self) -> dict[str, Shards]:
         """Which part of each of ``tensors`` each rank holds; none: all of it."""
         model = self.model
-        weights = {f"gradient of {name}": part_of(p) for name, p in model.named_parameters()}
+        weights = {f"gradient of {name}": part for name, part in self._parts.items()}
         others = {gradient_name(axis): shard for axis, shard in model.pairs.items()}
         others |= {"output": model.last, "gradient of the input": model.first}
         others[GRADIENT_OF_TEXT] = model.text
         # 8 ranks of dp=2: 0 1 2 3 0 1 2 3, the place of each among those that share its samples.
         inside = [rank % self.comm.size for rank in range(self.ranks)]
         return {name: (*cut.among(inside).cuts, self.samples) for name, cut in others.items()} | {
-            name: () if cut is None else (cut.among(inside),) for name, cut in weights.items()
+            name: self._kept(name, () if cut is None else (cut.among(inside),))
+            for name, cut in weights.items()
         }
+
+    def _kept(self, name: str, cut: Shards) -> Shards:
+        """How a weight that strategies have cut so is shared out."""
+        if self.shared is None:
+            return cut
+        return self.shared.cuts(name.removeprefix("gradient of "), cut, self.ranks)
 
     @property
     def grids(self) -> dict[str, Grids]:
@@ -223,7 +258,7 @@ class Step:
         if self.train:
             for name, parameter in self.model.named_parameters():
                 assert parameter.grad is not None, f"{name} has no gradient"
-                tensors[f"gradient of {name}"] = parameter.grad
+                tensors[f"gradient of {name}"] = local(parameter.grad)
         return tensors
 
     def __call__(self, mine: Inputs, cotangent: Tensor) -> Tensor:
@@ -275,7 +310,7 @@ def adamw(parameters: Iterable[nn.Parameter]) -> AdamW:
 def state_tensors(optimizer: AdamW | None) -> list[Tensor]:
     """All that the optimizer keeps from step to step: both moments, and counts of steps."""
     states = () if optimizer is None else optimizer.state.values()
-    return [kept for state in states for kept in state.values() if isinstance(kept, Tensor)]
+    return [local(kept) for state in states for kept in state.values() if isinstance(kept, Tensor)]
 
 
 def state_bytes(optimizer: AdamW | None) -> int | None:

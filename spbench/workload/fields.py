@@ -31,6 +31,7 @@ Mode = Literal["train", "forward"]
 Modulation = Literal["none", "per_sample", "per_time", "per_token"]
 Checkpointing = Literal["none", "full", "selective"]
 Optimizer = Literal["none", "adamw"]
+Zero = Literal[0, 1, 2, 3]
 Norm = Literal["layer", "rms"]
 DTYPE_BYTES = {"float64": 8, "float32": 4, "bfloat16": 2, "float16": 2}
 OUT_RATIO = 36  # hidden over output channels: 1152 over 32 in the DiT family
@@ -95,6 +96,9 @@ class WorkloadFields(Frozen):
     checkpointing: Checkpointing = "none"
     optimizer: Optimizer = "none"
     """What a train step ends with: the update of the weights, or nothing."""
+    zero: Zero = 0
+    """What ranks that hold the same weights share out in training: nothing; what the optimizer
+    keeps (1), gradients too (2), weights too (3). By torch's ``fully_shard``."""
     _grids: dict[str, Grid] = PrivateAttr(default_factory=dict)
     """The axes of the model that are one here, by its name (``flattened.py``). No field: what is
     written or read has the axes of the model."""

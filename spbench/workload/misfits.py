@@ -50,6 +50,9 @@ def check(work: WorkloadFields) -> None:
     if work.optimizer != "none" and work.mode != "train":
         message = f"optimizer {work.optimizer} needs mode train: mode {work.mode} has no gradients"
         raise MisfitError(message, ("optimizer",), ("mode",))
+    if work.zero and work.mode != "train":
+        message = f"zero {work.zero} needs mode train: it shares out what training keeps"
+        raise MisfitError(message, ("zero",), ("mode",))
     if work.is_attention_alone:
         check_alone(work)
     _check_size(work)

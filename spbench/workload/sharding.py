@@ -8,7 +8,7 @@ attend to, so a ring gives each rank an early and a late chunk (zigzag):
     8 chunks on 4 ranks   0 1 2 3 3 2 1 0
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
@@ -94,6 +94,15 @@ class Shard:
     def split(self, parts: int) -> "Shard":
         """Each rank's positions shared by ``parts`` ranks: those of r by r x parts and the next."""
         return replace(self, runs=_split(self.runs, parts))
+
+    def pieces(self, sizes: Callable[[int], Sizes], at: Sequence[int]) -> "Shard":
+        """Each rank keeps the piece of its positions that ``at`` says; ``sizes``: those of the
+        pieces of so many positions."""
+        runs = [
+            _cut(own, sizes(sum(length for _, length in own)))[piece]
+            for own, piece in zip(self.runs, at, strict=True)
+        ]
+        return replace(self, runs=tuple(runs))
 
     def joined(self, parts: int) -> "Shard":
         """``split`` undone: each rank holds what ``parts`` ranks, one after another, hold here."""

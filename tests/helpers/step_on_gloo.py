@@ -129,7 +129,7 @@ def _seen(group: ProcessGroup, strategy: Strategy, workload: Workload) -> Seen:
     for _ in range(3 if sums_activations(sent) else 1):
         step.model.zero_grad(set_to_none=True)
         inputs.forget_gradients()
-        kept = [*step.model.parameters(), *step.model.buffers(), *state_tensors(step.optimizer)]
+        kept = [*step.weights.values(), *step.model.buffers(), *state_tensors(step.optimizer)]
         there = [*kept, *inputs.tensors, cotangent]
         before = sum(each.untyped_storage().nbytes() for each in there)
         peaks.append(before + growth(lambda: step(inputs, cotangent)))

@@ -103,3 +103,11 @@ def test_every_strategy_and_mesh(tmp_path: Path) -> None:
         )
     ]
     assert not wrong(cases, 4, tmp_path)
+
+
+def test_weights_that_are_shared_out(tmp_path: Path) -> None:
+    """By torch's own code in both: with AdamW, recomputed, beside groups that cut weights."""
+    more = {"optimizer": "adamw", "batch": 2}
+    meshed = [("ulysses", CaseMesh(dp=2), workload(zero=zero, **more)) for zero in (1, 2, 3)]
+    recomputed = workload(zero=3, checkpointing="full", **more)
+    assert not wrong([*meshed, ("dsp", CaseMesh(tp=2), recomputed)], 4, tmp_path)

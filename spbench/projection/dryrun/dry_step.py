@@ -7,7 +7,7 @@ kernel on the same memory layout: a rank can time it.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from fractions import Fraction
@@ -29,6 +29,7 @@ from spbench.comm.packing import (
     pack,
     unpacked,
 )
+from spbench.comm.sharded_weights import local
 from spbench.comm.transport import Fill, Handle, Several, Transport, Transports
 from spbench.model.sublayers import AttentionCore
 from spbench.model.transformer import Block
@@ -181,20 +182,29 @@ class DryRun:
             blocks = [each for each in step.model.modules() if isinstance(each, Block)]
             _mark(step, blocks, workload, recorder)
             if log is not None:
-                log.hold(step.model.parameters(), "parameters")
+                log.hold(step.weights.values(), "parameters")
+                if step.shared is not None:
+                    log.resized = partial(getattr, step.shared, "gathered")
                 log.hold([*step.model.buffers(), *inputs.tensors, cotangent], "activations")
                 log.in_forward = step.train
             with recorder.recording():
                 step(inputs, cotangent)
                 if log is not None:
-                    log.settle([x.grad for x in [*step.model.parameters(), *inputs.leaves]])
-        weights = list(step.model.parameters())
+                    of_weights = (x.grad for x in step.model.parameters() if x.grad is not None)
+                    log.settle([*map(local, of_weights), *(x.grad for x in inputs.leaves)])
+        parameters = list(step.model.parameters())
         return DryStep(
             parts=recorder.counted(),
-            weights=weights,
-            blocks=_places(weights, blocks),
+            weights=parameters if step.shared is None else _kept(step.weights.values()),
+            blocks=_places(parameters, blocks),
             stretches={} if log is None else log.stretches(),
         )
+
+
+def _kept(weights: Iterable[Tensor]) -> list[nn.Parameter]:
+    """A rank's parts of weights that are shared out, with the rows that fill them up."""
+    numbers = ((x, x.untyped_storage().nbytes() // x.element_size()) for x in weights)
+    return [nn.Parameter(torch.empty(n, dtype=x.dtype, device=META)) for x, n in numbers]
 
 
 def _places(weights: Sequence[nn.Parameter], blocks: Sequence[Block]) -> list[range]:

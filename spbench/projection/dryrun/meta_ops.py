@@ -31,7 +31,7 @@ from spbench.workload.traffic import Phase
 
 META = torch.device("meta")
 aten = torch.ops.aten
-SHARE_MEMORY = ("aten::_unsafe_view",)
+SHARE_MEMORY = ("aten::_unsafe_view", "fsdp::all_gather_copy_in")
 """Operations whose result is a view, though their schema does not say so."""
 CPU_FLASH = "_scaled_dot_product_flash_attention_for_cpu"
 EFFICIENT = "_scaled_dot_product_efficient_attention"

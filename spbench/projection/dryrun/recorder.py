@@ -106,6 +106,8 @@ class Recorder(Dataless):
             self.storages.created(out)
 
     def called(self) -> None:
+        if self.storages is not None:
+            self.storages.look_at_resized()
         if self.is_on and self.phase != "gradients":
             self._tally.calls += 1
 

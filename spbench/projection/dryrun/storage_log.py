@@ -15,7 +15,7 @@ from __future__ import annotations
 
 import weakref
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import Any, Literal, final
@@ -60,6 +60,8 @@ class StorageLog:
         self.run = run
         self.in_forward = False
         """Whether forward is running, or the recomputation of a block or an attention."""
+        self.resized: Callable[[], Iterable[Tensor]] = tuple
+        """Tensors whose memory comes and goes without an operation."""
         self._alive: dict[int, _Held] = {}
         self._events: list[object] = []
         """A storage that appears or dies, or the name of the stretch that begins."""
@@ -71,7 +73,20 @@ class StorageLog:
 
     def begin(self, name: object) -> None:
         """A stretch begins."""
+        self.look_at_resized()
         self._events.append(name)
+
+    def look_at_resized(self) -> None:
+        """Notes what has become larger or smaller by itself."""
+        for tensor in self.resized():
+            storage = tensor.untyped_storage()
+            held, size = self._alive.get(storage._cdata), rounded(storage.nbytes())
+            if held is not None and held.size != size:
+                now = _Held(size, "temporaries", watch=held.watch)
+                self._alive[storage._cdata] = now
+                self._events += [held, now]
+            if held is not None:
+                held.in_forward = False  # what it holds belongs to no activation
 
     def forward_ends(self) -> None:
         """Forward, or a recomputation, is over: what it made and is alive, stays."""

@@ -27,7 +27,8 @@ from spbench.strategies.base import Plan, Strategy
 from spbench.text import counted as in_words
 from spbench.workload.case import Device
 from spbench.workload.mesh import ALL, Mesh
-from spbench.workload.traffic import Count, all_reduce_bytes, count
+from spbench.workload.traffic import Count, Phase, all_reduce_bytes, count, tally
+from spbench.workload.weights import FSDP, are_shared, sharing_axes
 from spbench.workload.workload import Workload
 
 ADAMW_PASSES = 7
@@ -97,7 +98,7 @@ def _work(few: FewBlocks, run: DryRun, base: DryStep, with_memory: bool) -> Work
     predicted = _predicted(run)
     if wrong := _why_not_predicted(_sent(total), predicted):
         raise Failure(f"the dry run of rank {run.rank} {wrong}: one of the two is wrong")
-    traced = _traced(run.plan, total, weights)
+    traced = _traced(run, total, weights)
     if not with_memory:
         return traced
     if few != few.all and runs_whole(traced.launches, weights):
@@ -113,11 +114,17 @@ def _extrapolated(few: FewBlocks, base: DryStep, step: DryStep, run: DryRun) -> 
     return total
 
 
-def _traced(plan: Plan, total: Counted, weights: list[nn.Parameter]) -> Work:
+def _traced(run: DryRun, total: Counted, weights: list[nn.Parameter]) -> Work:
     """All that a step launches and sends, its sums of gradients and its optimizer's update too."""
+    plan, rank, device = run.plan, run.rank, run.device
     workload, mesh = plan.workload, plan.mesh
     if workload.mode == "train":
-        total = total.plus(_gradients(weights, mesh, plan.group.holds_whole))
+        is_shared = are_shared(workload, mesh, plan.cuts_weights)
+        total = total.plus(
+            _shared_out(plan, rank, device)
+            if is_shared
+            else _gradients(weights, mesh, plan.group.holds_whole)
+        )
         if workload.optimizer == "adamw":  # in one launch over all that a rank holds
             update = _pass(ADAMW_PASSES * sum(each.nbytes for each in weights))
             total = total.plus(Counted(Counter([update]), Counter(), 1))
@@ -178,7 +185,36 @@ def _gradients(weights: list[nn.Parameter], mesh: Mesh, holds_whole: bool) -> Co
     return summed
 
 
-def _pass(moved: int, name: str = "") -> Kernel:
-    return Kernel(
-        kind="elementwise", phase="gradients", shape=(), flops=0, moved_bytes=moved, name=name
-    )
+def _shared_out(plan: Plan, rank: int, device: Device) -> Counted:
+    """What torch launches where weights are shared out, and messages of gradients.
+
+    It packs a rank's part of a unit, and unpacks the whole; and packs whole gradients. On a CPU it
+    waits for each message.
+    """
+    added = Counted(Counter(), Counter(), 0)
+    for transfer, times in tally(plan.of_weights):
+        sent = transfer.sent[rank]
+        if not sent:
+            continue
+        if transfer.axis == FSDP:
+            ranks = plan.mesh.only(*sharing_axes(plan.mesh, plan.cuts_weights)).size
+            part = round(sent / (ranks - 1))
+            passes = [2 * part * ranks]
+            if transfer.op == "all_gather":
+                passes.append(2 * part)
+            for moved in passes:
+                added.kernels[_pass(moved, "cat", transfer.phase)] += times
+        if transfer.phase == "gradients":
+            message = Message(
+                op=transfer.op,
+                phase="gradients",
+                axis=transfer.axis,
+                sent_bytes=as_bytes(sent),
+                is_last=device == "cpu" or transfer.axis != FSDP,
+            )
+            added.messages[message] += times
+    return added
+
+
+def _pass(moved: int, name: str = "", phase: Phase = "gradients") -> Kernel:
+    return Kernel(kind="elementwise", phase=phase, shape=(), flops=0, moved_bytes=moved, name=name)

@@ -1,0 +1,261 @@
+"""The shapes of a model's weights, and what is sent where ranks share them out (ZeRO).
+
+Rajbhandari et al., SC 2020: ranks that hold the same weights each keep a part of what training
+keeps. Here a part is a run of the rows of every weight, as torch's ``fully_shard`` has it. Weights
+go in units, each one message: the whole model for ``zero: 1``, else each block and what is in none.
+
+    zero 1    the whole gathered as a step begins, its gradients scattered as it ends
+    zero 2    each block gathered in forward, its gradients scattered in backward
+    zero 3    also freed after forward, and gathered once more in backward; the last block stays
+
+A gather sends (n - 1) b, with b the bytes of a rank's part of a unit; a scatter as much. Where n
+divides no dim of a weight, its rows are padded to a multiple of n.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import cache
+from math import prod
+from typing import NamedTuple
+
+from spbench.workload.block import Attention, CrossAttention, Mlp, Stack, Sublayer
+from spbench.workload.fields import ACROSS_HEADS, DTYPE_BYTES
+from spbench.workload.flops import is_modulated, modulated, weight_sets
+from spbench.workload.mesh import Groups, Mesh
+from spbench.workload.sharding import shard_sizes
+from spbench.workload.traffic import Transfer
+from spbench.workload.workload import Workload
+
+FSDP = "fsdp"
+"""What the axis of ranks that share out weights is called, whatever axes of the mesh it joins."""
+Shape = tuple[int, ...]
+Stretches = tuple[tuple[int, int], ...]
+"""Units of a dim that is cut over ranks, and places of each: heads of queries, keys, values."""
+
+
+class Weight(NamedTuple):
+    """One parameter of the model, whole."""
+
+    shape: Shape
+    cut_dim: int | None = None
+    """The dim along which a strategy that cuts weights cuts it."""
+    stretches: Stretches = ()
+    of_heads: bool = False
+    """Whether every head adds to its gradient."""
+
+    def of(self, part: int, parts: int) -> Shape:
+        """The shape of one of so many parts."""
+        if self.cut_dim is None or parts == 1:
+            return self.shape
+        held = sum(width * shard_sizes(units, parts)[part] for units, width in self.stretches)
+        return (*self.shape[: self.cut_dim], held, *self.shape[self.cut_dim + 1 :])
+
+
+def shared_dim(shape: Shape, ranks: int) -> int:
+    """The dim of a weight that ranks share out: the first that they divide, else the rows."""
+    return next((dim for dim, n in enumerate(shape) if n % ranks == 0), 0)
+
+
+def padded_numbers(shape: Shape, ranks: int) -> int:
+    """Numbers of one rank's part, with those that fill it up."""
+    dim = shared_dim(shape, ranks)
+    return -(-shape[dim] // ranks) * prod(shape[:dim]) * prod(shape[dim + 1 :])
+
+
+def shared_sizes(length: int, ranks: int) -> tuple[int, ...]:
+    """Positions of each rank of a dim that is shared out, as torch's ``chunk`` has them.
+
+    >>> shared_sizes(8, 3), shared_sizes(3, 4)
+    ((3, 3, 2), (1, 1, 1, 0))
+    """
+    most = -(-length // ranks)
+    return tuple(max(0, min(most, length - rank * most)) for rank in range(ranks))
+
+
+# Which weights there are
+
+
+def of_block(part: Stack, workload: Workload) -> list[Weight]:
+    """The weights of a block."""
+    return [weight for sublayer in part.block for weight in _of_sublayer(sublayer, workload)]
+
+
+def of_no_block(workload: Workload) -> list[Weight]:
+    """Those of all blocks together: conditioning, positions, the final norm and projection."""
+    hidden = workload.hidden
+    shared: list[Weight] = []
+    if rows := 3 * modulated(workload) * hidden:
+        shared += [Weight((rows, hidden)), Weight((rows,))]
+    for axis, length in workload.coordinates.items():
+        if workload.position_of(axis) == "learned":
+            shared.append(Weight((length, hidden)))
+    final = workload.out_channels
+    return [*shared, *_norm(workload), Weight((final, hidden)), Weight((final,))]
+
+
+def _norm(workload: Workload) -> list[Weight]:
+    of_hidden = Weight((workload.hidden,))
+    return [of_hidden, of_hidden] if workload.norm == "layer" else [of_hidden]
+
+
+def _of_sublayer(sublayer: Sublayer, workload: Workload) -> Iterator[Weight]:
+    for _ in range(weight_sets(sublayer)):
+        if is_modulated(sublayer, workload):
+            yield Weight((3, workload.hidden))  # a table of shift, scale and gate
+        else:
+            yield from _norm(workload)
+        match sublayer:
+            case Attention():
+                yield from _of_scores(sublayer, workload)
+                yield from _of_heads(sublayer, workload)
+            case CrossAttention():
+                heads, size = workload.cross_heads(sublayer)
+                yield from _linear((heads, size), (workload.hidden,), 0, ((heads, 1),))
+                yield from _linear((2 * heads, size), (workload.hidden,), 0, ((heads, 1),) * 2)
+                yield from _linear((workload.hidden,), (heads, size), 1, ((heads, 1),))
+            case Mlp():
+                columns, ways = workload.columns(sublayer), sublayer.ways_in
+                yield from _linear((ways * columns,), (workload.hidden,), 0, ((columns, 1),) * ways)
+                yield from _linear((workload.hidden,), (columns,), 1, ((columns, 1),))
+
+
+def _linear(out: Shape, into: Shape, dim: int, stretches: Stretches) -> Iterator[Weight]:
+    """A weight (*out, *into) and its bias, which is cut where the way out is."""
+    yield Weight((*out, *into), dim, stretches)
+    yield Weight(out, dim, stretches) if dim == 0 else Weight(out)
+
+
+def _of_heads(attention: Attention, workload: Workload) -> Iterator[Weight]:
+    """The projections into q, k and v, and out of the heads; with an mlp beside, of both."""
+    hidden, units, size = workload.hidden, workload.key_heads, workload.head_size
+    group = workload.heads // units
+    if attention.beside is None:
+        into = ((units, group), (units, 1), (units, 1))
+        yield from _linear(((group + 2) * units, size), (hidden,), 0, into)
+        yield from _linear((hidden,), (workload.heads, size), 1, ((units, group),))
+        return
+    columns, ways = workload.columns(attention.beside), attention.beside.ways_in
+    heads = ((units, group * size), (units, size), (units, size))
+    wide = (group + 2) * units * size + ways * columns
+    yield from _linear((wide,), (hidden,), 0, (*heads, *((columns, 1),) * ways))
+    out = ((units, group * size), (columns, 1))
+    yield from _linear((hidden,), (workload.attention_width + columns,), 1, out)
+
+
+def _of_scores(attention: Attention, workload: Workload) -> Iterator[Weight]:
+    """Norms of queries and keys, projections along the sequence, the weights of a pair bias."""
+    units, size = workload.key_heads, workload.head_size
+    if workload.qk_norm == ACROSS_HEADS:
+        group = workload.heads // units
+        yield Weight((workload.heads, size), 0, ((units, group),))
+        yield Weight((units, size), 0, ((units, 1),))
+    elif workload.qk_norm:
+        yield from [Weight((size,), of_heads=True)] * 2
+    if attention.projection:
+        lengths = [n for axis, n in workload.axes.items() if axis in attention.axes]
+        yield Weight((2, attention.projection, *lengths), of_heads=True)
+    if attention.pair_bias:
+        yield Weight((workload.heads, attention.pair_bias))
+
+
+# What is sent
+
+
+def sharing_axes(mesh: Mesh, cuts_weights: bool) -> tuple[str, ...]:
+    """The axes of the mesh whose ranks hold the same weights."""
+    return mesh.without(mesh.last) if cuts_weights else mesh.names
+
+
+def are_shared(workload: Workload, mesh: Mesh, cuts_weights: bool) -> bool:
+    """Whether weights are shared out among ranks that hold the same."""
+    of_training = workload.mode == "train" and workload.zero > 0
+    return of_training and mesh.only(*sharing_axes(mesh, cuts_weights)).size > 1
+
+
+def sharing_traffic(
+    workload: Workload, mesh: Mesh, cuts_weights: bool, holds_whole: bool
+) -> list[Transfer]:
+    """Transfers of a step by which ranks share out weights, in the order of a step.
+
+    Parameters
+    ----------
+    workload
+        What is computed, with ``zero`` above 0.
+    mesh
+        The grid of all ranks; weights are cut over groups of its last axis.
+    cuts_weights
+        Whether they are cut at all.
+    holds_whole
+        Whether such a group has whole gradients already, but for weights of each head.
+
+    Returns
+    -------
+    Gathers in forward and backward, scatters as gradients, and sums of what a group that cuts
+    weights has in parts.
+    """
+    groups = mesh.groups(*sharing_axes(mesh, cuts_weights))
+    parts = mesh.size_of(mesh.last) if cuts_weights else 1
+    number_bytes = DTYPE_BYTES[workload.dtype]
+    rest = of_no_block(workload)
+    stacks = [(of_block(part, workload), part.depth) for part in workload.parts]
+
+    @cache
+    def unit(place: int) -> tuple[Transfer, Transfer]:
+        """A unit's gather and scatter: of a stack, or of what is in no block."""
+        own = rest if place < 0 else stacks[place][0]
+        whole = [*rest, *(w for weights, depth in stacks for w in weights * depth)]
+        return _unit(whole if workload.zero == 1 else own, groups, parts, number_bytes)
+
+    units = [place for place, (_, depth) in enumerate(stacks) for _ in range(depth)]
+    everything = [-1, *([] if workload.zero == 1 else units)]
+    sent = [unit(place)[0] for place in everything]
+    if workload.zero == 3:
+        sent += [unit(place)[0].during("backward") for place in reversed(units[:-1])]
+    sent += [unit(place)[1].during("gradients") for place in reversed(everything)]
+    if cuts_weights:
+        in_parts = [
+            weight
+            for weight in [*rest, *(w for weights, depth in stacks for w in weights * depth)]
+            if weight.cut_dim is None and (weight.of_heads or not holds_whole)
+        ]
+        sent += _sums_of_parts(in_parts, mesh, groups, number_bytes)
+    return sent
+
+
+def _unit(
+    weights: Sequence[Weight], groups: Groups, parts: int, number_bytes: int
+) -> tuple[Transfer, Transfer]:
+    @cache
+    def of_part(part: int, ranks: int) -> tuple[Transfer, Transfer]:
+        numbers = sum(padded_numbers(weight.of(part, parts), ranks) for weight in weights)
+        sizes = (numbers,) * ranks
+        whole_bytes = numbers * ranks * number_bytes
+        gather = Transfer.all_gather(whole_bytes, sizes)
+        return gather, Transfer.reduce_scatter(whole_bytes, sizes)
+
+    # Ranks that cut a weight are neighbours: those of a group have the same part of each.
+    of_groups = [of_part(members[0] % parts, len(members)) for members in groups]
+    gathers, scatters = zip(*of_groups, strict=True)
+    return Transfer.along(FSDP, groups, gathers), Transfer.along(FSDP, groups, scatters)
+
+
+def _sums_of_parts(
+    weights: Sequence[Weight], mesh: Mesh, groups: Groups, number_bytes: int
+) -> list[Transfer]:
+    """One sum over each group that cuts weights, of its ranks' equal parts of the others."""
+    if not weights:
+        return []
+    ranks = len(groups[0])
+    place = {rank: at for members in groups for at, rank in enumerate(members)}
+
+    @cache
+    def of_place(at: int, size: int) -> Transfer:
+        numbers = 0
+        for weight in weights:
+            dim = shared_dim(weight.shape, ranks)
+            held = shared_sizes(weight.shape[dim], ranks)[at]
+            numbers += held * prod(weight.shape[:dim]) * prod(weight.shape[dim + 1 :])
+        return Transfer.all_reduce(numbers * number_bytes, size)
+
+    cut = mesh.groups(mesh.last)
+    sums = [of_place(place[members[0]], len(members)) for members in cut]
+    return [Transfer.along(mesh.last, cut, sums).during("gradients")]
