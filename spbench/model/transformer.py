@@ -264,11 +264,6 @@ class Transformer(nn.Module):
         self.final = WholeLinear(last, comm)
 
     @property
-    def recomputable(self) -> list[nn.Module]:
-        """The blocks, in order: what is recomputed, or has its weights gathered, by itself."""
-        return list(self.blocks)
-
-    @property
     def units(self) -> list[nn.Module]:
         """What is compiled by itself: each sublayer with its norm and residual. The switch to its
         axis lies before it."""
@@ -331,11 +326,6 @@ class AttentionModel(nn.Module):
         self.pairs = shared.pairs
         self.condition_cuts: list[Shard | None] = [None]
         self.attention = AttentionAlone(attention, shared)
-
-    @property
-    def recomputable(self) -> list[nn.Module]:
-        """It has no blocks."""
-        return []
 
     @property
     def units(self) -> list[nn.Module]:

@@ -113,6 +113,31 @@ class Strategy(ABC):
         return [self.on(workload, ranks)]
 
 
+@dataclass(frozen=True, kw_only=True)
+class InGroups(Strategy, ABC):
+    """A strategy inside of groups of ranks, or across them: what ``own`` says of itself holds."""
+
+    own: Strategy
+
+    def environment(self, capability: tuple[int, int]) -> dict[str, str]:
+        return self.own.environment(capability)
+
+    def flattened(self, workload: Workload) -> Workload:
+        return self.own.flattened(workload)
+
+    @property
+    def only_measured(self) -> str | None:
+        return self.own.only_measured
+
+    @property
+    def has_float32_copy(self) -> bool:
+        return self.own.has_float32_copy
+
+    @property
+    def origin(self) -> str:
+        return self.own.origin
+
+
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Plan:
     """What a strategy does on one workload and number of ranks: made once a case."""

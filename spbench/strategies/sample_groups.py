@@ -17,7 +17,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
-from spbench.strategies.base import Hops, Plan, Strategy
+from spbench.strategies.base import Hops, InGroups, Plan
 from spbench.strategies.refusals import divisors
 from spbench.text import counted
 from spbench.workload.mesh import CFG, DP, CaseMesh, Mesh
@@ -73,29 +73,10 @@ class SamplePlan(Plan):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class SampleGroups(Strategy):
+class SampleGroups(InGroups):
     """``own``: the strategy of each of the groups of ``around``."""
 
-    own: Strategy
     around: CaseMesh
-
-    def environment(self, capability: tuple[int, int]) -> dict[str, str]:
-        return self.own.environment(capability)
-
-    def flattened(self, workload: Workload) -> Workload:
-        return self.own.flattened(workload)
-
-    @property
-    def only_measured(self) -> str | None:
-        return self.own.only_measured
-
-    @property
-    def has_float32_copy(self) -> bool:
-        return self.own.has_float32_copy
-
-    @property
-    def origin(self) -> str:
-        return self.own.origin
 
     def misfit(self, workload: Workload) -> str | None:
         cfg, dp = self.around.cfg, self.around.dp

@@ -10,12 +10,12 @@ sum. So a rank has 1 / tp of the weights, and of heads and columns.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Protocol, final, runtime_checkable
 
 from spbench.layers.heads import with_heads
-from spbench.strategies.base import Plan, Strategy
+from spbench.strategies.base import InGroups, Plan, Strategy
 from spbench.strategies.refusals import grouped_why_not, groups_why_not, tp_why_not
 from spbench.workload.mesh import TP
 from spbench.workload.workload import Workload
@@ -31,30 +31,14 @@ class CutsInGroups(Protocol):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class TensorGroups(Strategy):
+class TensorGroups(InGroups):
     """``own``: the strategy across groups of ``tp`` neighbours, which go by ``cuts``."""
 
-    own: Strategy
     tp: int
     cuts: Strategy
 
     def environment(self, capability: tuple[int, int]) -> dict[str, str]:
         return self.cuts.environment(capability) | self.own.environment(capability)
-
-    def flattened(self, workload: Workload) -> Workload:
-        return self.own.flattened(workload)
-
-    @property
-    def only_measured(self) -> str | None:
-        return self.own.only_measured
-
-    @property
-    def has_float32_copy(self) -> bool:
-        return self.own.has_float32_copy
-
-    @property
-    def origin(self) -> str:
-        return self.own.origin
 
     def misfit(self, workload: Workload) -> str | None:
         return self.own.misfit(workload) or tp_why_not(workload, self.tp)
@@ -70,22 +54,20 @@ class TensorGroups(Strategy):
         if plan.cuts_weights or plan.sends_itself:
             does = "sends by itself" if plan.sends_itself else "cuts the weights itself"
             return f"it {does}, and does not go across groups of {TP}={self.tp}; leave {TP} out"
-        plans = [plan] if self._fits(plan, workload, ranks) is None else self._plans(*across)
-        reasons = [self._fits(each, workload, ranks) for each in plans]
+        reasons = [self._fits(each, workload, ranks) for each in self._plans(*across)]
         return None if None in reasons else reasons[0]
 
     def on(self, workload: Workload, ranks: int) -> Plan:
-        across = self._across_groups(workload, ranks)
-        plan = self.own.on(*across)
-        if self._fits(plan, workload, ranks) is not None:
-            fitting = (x for x in self._plans(*across) if self._fits(x, workload, ranks) is None)
-            plan = min(fitting, key=lambda plan: plan.cost)
+        plans = self._plans(*self._across_groups(workload, ranks))
+        plan = next(plan for plan in plans if self._fits(plan, workload, ranks) is None)
         settled = replace(self, own=plan.strategy)
         assert isinstance(self.cuts, CutsInGroups), "it makes such groups"
         return self.cuts.in_groups(settled, plan, workload, self.tp)
 
-    def _plans(self, workload: Workload, ranks: int) -> Sequence[Plan]:
-        return self.own.alternatives(workload, ranks)
+    def _plans(self, workload: Workload, ranks: int) -> Iterator[Plan]:
+        """Its own choice, then the others, which are of the least bytes first."""
+        yield self.own.on(workload, ranks)
+        yield from sorted(self.own.alternatives(workload, ranks), key=lambda plan: plan.cost)
 
     def _across_groups(self, workload: Workload, ranks: int) -> tuple[Workload, int]:
         """What the strategy is asked about: the heads of the rank of a group that has the fewest,

@@ -60,9 +60,8 @@ class LiveStorages(WatchingMode):
         """``resized``: those whose memory comes and goes without an operation."""
         super().__init__()
         self.live_bytes = self.peak_bytes = 0
-        self._counted: set[int] = set()
         self._resized = {x.untyped_storage(): 0 for x in resized}
-        self._resized_keys = {storage._cdata for storage in self._resized}
+        self._counted = {storage._cdata for storage in self._resized}
         for tensor in already_there:
             self._see(tensor)
 
@@ -91,7 +90,7 @@ class LiveStorages(WatchingMode):
             return
         storage = tensor.untyped_storage()
         key = storage._cdata  # the address: views and aliases have the same one
-        if key in self._counted or key in self._resized_keys:
+        if key in self._counted:
             return
         size = rounded(storage.nbytes())
         self._counted.add(key)

@@ -136,7 +136,7 @@ class Step:
         in_parts = {name for name, p in model.named_parameters() if len(over(p)) > len(axes)}
         return SharedWeights(
             model,
-            model.recomputable,
+            list(model.get_submodule("blocks").children()),
             self.workload.zero,
             self.gradient_comm,
             mesh.groups(*axes),

@@ -236,7 +236,8 @@ def check_alone(work: WorkloadFields) -> None:
             ("block",),
             ("depth",),
         )
-    plain = dict.fromkeys(("modulation", "optimizer", "checkpointing"), "none") | {"text": 0}
+    words = dict.fromkeys(("modulation", "optimizer", "checkpointing"), "none")
+    plain: dict[str, str | int] = {**words, "text": 0, "zero": 0}
     for key, none in plain.items():
         # There is no block to recompute, and an attention is.
         if getattr(work, key) not in (none, "selective"):

@@ -176,16 +176,7 @@ def sharing_traffic(
 ) -> list[Transfer]:
     """Transfers of a step by which ranks share out weights, in the order of a step.
 
-    Parameters
-    ----------
-    workload
-        What is computed, with ``zero`` above 0.
-    mesh
-        The grid of all ranks; weights are cut over groups of its last axis.
-    cuts_weights
-        Whether they are cut at all.
-    holds_whole
-        Whether such a group has whole gradients already, but for weights of each head.
+    Parameters as of ``gradient_sums``, in whose place they are.
 
     Returns
     -------
@@ -197,45 +188,56 @@ def sharing_traffic(
     number_bytes = DTYPE_BYTES[workload.dtype]
     rest = of_no_block(workload)
     stacks = [(of_block(part, workload), part.depth) for part in workload.parts]
-
-    @cache
-    def unit(place: int) -> tuple[Transfer, Transfer]:
-        """A unit's gather and scatter: of a stack, or of what is in no block."""
-        own = rest if place < 0 else stacks[place][0]
-        whole = [*rest, *(w for weights, depth in stacks for w in weights * depth)]
-        return _unit(whole if workload.zero == 1 else own, groups, parts, number_bytes)
-
-    units = [place for place, (_, depth) in enumerate(stacks) for _ in range(depth)]
-    everything = [-1, *([] if workload.zero == 1 else units)]
-    sent = [unit(place)[0] for place in everything]
-    if workload.zero == 3:
-        sent += [unit(place)[0].during("backward") for place in reversed(units[:-1])]
-    sent += [unit(place)[1].during("gradients") for place in reversed(everything)]
+    whole = [*rest, *(weight for weights, depth in stacks for weight in weights * depth)]
+    # Blocks of a stack are equal units, and their transfers are one object.
+    outside, *of_stacks = (
+        _Unit.of(weights, groups, parts, number_bytes)
+        for weights in (whole if workload.zero == 1 else rest, *(weights for weights, _ in stacks))
+    )
+    blocks = [
+        unit for unit, (_, depth) in zip(of_stacks, stacks, strict=True) for _ in range(depth)
+    ]
+    units = [outside] if workload.zero == 1 else [outside, *blocks]
+    sent = [unit.gather for unit in units]
+    if workload.zero == 3:  # the last block is still there
+        sent += [unit.gather_again for unit in reversed(blocks[:-1])]
+    sent += [unit.scatter for unit in reversed(units)]
     if cuts_weights:
         in_parts = [
             weight
-            for weight in [*rest, *(w for weights, depth in stacks for w in weights * depth)]
+            for weight in whole
             if weight.cut_dim is None and (weight.of_heads or not holds_whole)
         ]
         sent += _sums_of_parts(in_parts, mesh, groups, number_bytes)
     return sent
 
 
-def _unit(
-    weights: Sequence[Weight], groups: Groups, parts: int, number_bytes: int
-) -> tuple[Transfer, Transfer]:
-    @cache
-    def of_part(part: int, ranks: int) -> tuple[Transfer, Transfer]:
-        numbers = sum(padded_numbers(weight.of(part, parts), ranks) for weight in weights)
-        sizes = (numbers,) * ranks
-        whole_bytes = numbers * ranks * number_bytes
-        gather = Transfer.all_gather(whole_bytes, sizes)
-        return gather, Transfer.reduce_scatter(whole_bytes, sizes)
+class _Unit(NamedTuple):
+    """What is sent for weights that are gathered together."""
 
-    # Ranks that cut a weight are neighbours: those of a group have the same part of each.
-    of_groups = [of_part(members[0] % parts, len(members)) for members in groups]
-    gathers, scatters = zip(*of_groups, strict=True)
-    return Transfer.along(FSDP, groups, gathers), Transfer.along(FSDP, groups, scatters)
+    gather: Transfer
+    gather_again: Transfer
+    scatter: Transfer
+
+    @classmethod
+    def of(
+        cls, weights: Sequence[Weight], groups: Groups, parts: int, number_bytes: int
+    ) -> "_Unit":
+        """``parts``: in how many parts neighbours cut them."""
+
+        @cache
+        def of_part(part: int, ranks: int) -> tuple[Transfer, Transfer]:
+            numbers = sum(padded_numbers(weight.of(part, parts), ranks) for weight in weights)
+            whole_bytes, sizes = numbers * ranks * number_bytes, (numbers,) * ranks
+            gather = Transfer.all_gather(whole_bytes, sizes)
+            return gather, Transfer.reduce_scatter(whole_bytes, sizes)
+
+        # Ranks that cut a weight are neighbours: those of a group have the same part of each.
+        of_groups = [of_part(members[0] % parts, len(members)) for members in groups]
+        gathers, scatters = zip(*of_groups, strict=True)
+        gather = Transfer.along(FSDP, groups, gathers)
+        scatter = Transfer.along(FSDP, groups, scatters).during("gradients")
+        return cls(gather, gather.during("backward"), scatter)
 
 
 def _sums_of_parts(

@@ -414,6 +414,7 @@ def test_a_norm_of_one_or_two_numbers(hidden: int, norm: str, golden: Golden) ->
         ("optimizer adamw has nothing to act on", {"optimizer": "adamw"}),
         ("checkpointing full has nothing to act on", {"checkpointing": "full"}),
         ("text 3 has nothing to act on", {"text": 3}),
+        ("zero 2 has nothing to act on", {"zero": 2}),
         ("learned positions of space are added to no", {"positions": {"space": "learned"}}),
         ("heads 4, kv_heads 4 and head_dim 6 write 72", {"hidden": 24}),
         ("heads 4, kv_heads 2 and head_dim 6 write 48", {"kv_heads": 2}),
