@@ -159,8 +159,9 @@ mesh_option = click.option(
     multiple=True,
     default=("dp=1",),
     metavar="AXIS=N[,...]",
-    help="Groups of ranks, outermost first, each with its part of the batch (dp=2) or of the "
-    "branches of guidance (cfg=2); repeated to compare.",
+    help="Axes around the strategies, outermost first: groups with their part of the batch (dp=2) "
+    "or of the branches of guidance (cfg=2), neighbours that cut the weights (tp=2); repeated to "
+    "compare.",
 )
 device_option = click.option(
     "--device",

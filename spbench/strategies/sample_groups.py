@@ -82,8 +82,9 @@ class SampleGroups(InGroups):
         cfg, dp = self.around.cfg, self.around.dp
         if cfg > 1 and workload.guidance == 1:
             return f"{CFG}={cfg} needs branches of guidance, as with guidance={cfg}"
-        unfit = _why_uneven(CFG, cfg, workload.guidance, "branches of guidance")
-        unfit = unfit or _why_uneven(DP, dp, workload.batch, "samples of the batch")
+        guidance, batch = workload.guidance, workload.batch
+        unfit = _why_uneven(CFG, cfg, guidance, f"{counted(guidance, 'branch')} of guidance")
+        unfit = unfit or _why_uneven(DP, dp, batch, f"{counted(batch, 'sample')} in a batch")
         return unfit or self.own.misfit(self._of_a_group(workload))
 
     def why_not(self, workload: Workload, ranks: int) -> str | None:
@@ -115,10 +116,10 @@ class SampleGroups(InGroups):
         return workload.model_copy(update={"guidance": guidance, "batch": batch})
 
 
-def _why_uneven(axis: str, groups: int, count: int, what: str) -> str | None:
-    """Why so many groups cannot share ``count`` of something; or None."""
+def _why_uneven(axis: str, groups: int, count: int, those: str) -> str | None:
+    """Why so many groups cannot share ``count`` of something; or None. ``those``: what they are."""
     if count % groups == 0:
         return None
     fitting = [str(n) for n in divisors(count)]
-    had = f"{count} {what} do not make {groups} equal parts"
+    had = f"{those} cannot make {groups} equal parts"
     return f"{had}; {axis} may be {' or '.join(fitting)}"

@@ -116,8 +116,8 @@ def test_groups_are_outermost(golden: Golden) -> None:
 @pytest.mark.parametrize(
     ("guidance", "cfg", "ranks", "why"),
     [
-        (2, 3, 6, "2 branches of guidance do not make 3 equal parts; cfg may be 1 or 2"),
-        (4, 3, 6, "4 branches of guidance do not make 3 equal parts; cfg may be 1 or 2 or 4"),
+        (2, 3, 6, "2 branches of guidance cannot make 3 equal parts; cfg may be 1 or 2"),
+        (4, 3, 6, "4 branches of guidance cannot make 3 equal parts; cfg may be 1 or 2 or 4"),
         (1, 2, 4, "cfg=2 needs branches of guidance, as with guidance=2"),
         (2, 2, 3, "3 ranks do not make 2 groups for cfg; use a multiple of 2 ranks"),
         (2, 2, 40, "in each of 2 groups: 8 heads cannot be split over 20 ranks; use 1 to 8 ranks"),
@@ -132,4 +132,4 @@ def test_what_cannot_be_is_declined(guidance: int, cfg: int, ranks: int, why: st
 def test_a_batch_that_does_not_divide_is_declined() -> None:
     """With the sizes that would work."""
     unfit = in_mesh("ulysses", CaseMesh(dp=4)).misfit(guided("batch=6"))
-    assert unfit == "6 samples of the batch do not make 4 equal parts; dp may be 1 or 2 or 3 or 6"
+    assert unfit == "6 samples in a batch cannot make 4 equal parts; dp may be 1 or 2 or 3 or 6"
