@@ -17,6 +17,7 @@ from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.transport import Handle
+from spbench.workload.mesh import PP
 
 BUCKET_BYTES = 25 * 2**20
 
@@ -30,6 +31,12 @@ class Bucket(NamedTuple):
 
     axes: Axes
     parameters: list[nn.Parameter]
+
+    @property
+    def is_late(self) -> bool:
+        """Whether it leaves when backward is over, as what all stages of a pipeline have: while one
+        is done, another waits for its gradients."""
+        return PP in self.axes
 
 
 @final
@@ -59,6 +66,8 @@ class GradientSum:
 
         for parameter in self._bucket_of:
             parameter.register_post_accumulate_grad_hook(ready)
+        self.is_held = False
+        """Whether gradients that are there are not whole: other microbatches add to them."""
         self.restart()
 
     def restart(self) -> None:
@@ -68,9 +77,15 @@ class GradientSum:
 
     def ready(self, parameter: Tensor) -> None:
         """Learns that a gradient is there; one that is summed over no ranks is none of its."""
-        if parameter not in self._bucket_of:
+        if self.is_held or parameter not in self._bucket_of:
             return
-        self._missing[self._bucket_of[parameter]] -= 1  # type: ignore[index]
+        place = self._bucket_of[parameter]  # type: ignore[index]
+        if not self._buckets[place].is_late:
+            self._arrived(place, 1)
+
+    def _arrived(self, place: int, count: int) -> None:
+        """So many gradients more of a bucket are there."""
+        self._missing[place] -= count
         # A full bucket waits for those before it: on every rank they leave in one order, or two
         # ranks would add up different ones.
         while len(self._flying) < len(self._buckets) and not self._missing[len(self._flying)]:
@@ -89,6 +104,9 @@ class GradientSum:
     def finish(self) -> None:
         """Wait until every gradient is the sum over the ranks. Raises RuntimeError where some
         have not come."""
+        for place, bucket in enumerate(self._buckets):
+            if bucket.is_late:
+                self._arrived(place, len(bucket.parameters))
         if len(self._flying) != len(self._buckets):
             raise RuntimeError(
                 f"backward is over, and {len(self._buckets) - len(self._flying)} of "
@@ -104,8 +122,8 @@ def fill_buckets(
     over: Callable[[nn.Parameter], Axes],
     bucket_bytes: int = BUCKET_BYTES,
 ) -> list[Bucket]:
-    """What leaves together, in the order in which buckets are opened: one at a time for the same
-    axes. A parameter over none is in no bucket."""
+    """What leaves together, in the order in which buckets are opened, late ones last: one at a time
+    for the same axes. A parameter over none is in no bucket."""
     buckets: list[Bucket] = []
     latest: dict[Axes, Bucket] = {}
     room: dict[Axes, int] = {}
@@ -119,4 +137,4 @@ def fill_buckets(
             room[axes] = bucket_bytes
         latest[axes].parameters.append(parameter)
         room[axes] -= parameter.nbytes
-    return buckets
+    return sorted(buckets, key=lambda bucket: bucket.is_late)

@@ -88,6 +88,12 @@ class ProcessGroupTransport(Transport):
         to, source = (self.rank + 1) % self.size, (self.rank - 1) % self.size
         return Several(self._post([(sent, to)], [(received, source)]))
 
+    def _send(self, x: Tensor, to: int) -> Handle:
+        return Several(self._post([(x, to)], []))
+
+    def _receive(self, x: Tensor, source: int) -> Handle:
+        return Several(self._post([], [(x, source)]))
+
     def _post(
         self, sends: list[tuple[Tensor, int]], receives: list[tuple[Tensor, int]]
     ) -> Sequence[Work]:

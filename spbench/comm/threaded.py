@@ -6,6 +6,8 @@ can wait for each other inside one; on CUDA one thread serves a whole device, an
 """
 
 import threading
+import time
+from collections import defaultdict, deque
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
@@ -17,10 +19,12 @@ from torch import Tensor
 
 from spbench.comm.nccl_gloo import MessageTransport, is_ready
 from spbench.comm.packing import Parts, copy_joined
-from spbench.comm.transport import DONE, Handle
+from spbench.comm.transport import DONE, Handle, Several
 from spbench.workload.mesh import Groups, Members
 
 T = TypeVar("T")
+WAIT_S = 0.1
+"""After so long a thread that waits for another looks whether that has failed."""
 
 
 @final
@@ -31,6 +35,9 @@ class ThreadRendezvous:
         self._shown: list[Sequence[Parts]] = [()] * size
         self.barrier = threading.Barrier(size, timeout=timeout_s)
         self._parts: dict[Members, ThreadRendezvous] = {}
+        self._mail: dict[tuple[int, int], deque[Tensor]] = defaultdict(deque)
+        self._arrived = threading.Condition()
+        self._timeout_s = timeout_s
         self._making = threading.Lock()
 
     def part(self, members: Members) -> "ThreadRendezvous":
@@ -46,6 +53,23 @@ class ThreadRendezvous:
         with self._making:
             for meeting in (self, *self._parts.values()):
                 meeting.barrier.abort()
+
+    def post(self, sender: int, to: int, x: Tensor) -> None:
+        """One thread sends to another, and goes on."""
+        with self._arrived:
+            self._mail[sender, to].append(x.clone())
+            self._arrived.notify_all()
+
+    def collect(self, sender: int, to: int) -> Tensor:
+        """What ``sender`` has posted first; waits for it."""
+        until_s = time.monotonic() + self._timeout_s
+        with self._arrived:
+            mail = self._mail[sender, to]
+            while not mail:
+                if self.barrier.broken or time.monotonic() > until_s:
+                    raise threading.BrokenBarrierError
+                self._arrived.wait(WAIT_S)
+            return mail.popleft()
 
     def exchange(
         self, rank: int, mine: Sequence[Parts], take: Callable[[list[Sequence[Parts]]], T]
@@ -93,6 +117,13 @@ class ThreadTransport(MessageTransport):
 
         x.copy_(self.meeting.exchange(self.rank, [[x]], total))
         return DONE
+
+    def _send(self, x: Tensor, to: int) -> Handle:
+        self.meeting.post(self.rank, to, x)
+        return DONE
+
+    def _receive(self, x: Tensor, source: int) -> Handle:
+        return Several([], [lambda: x.copy_(self.meeting.collect(source, self.rank))])
 
     def _shift(self, received: Tensor, sent: Tensor) -> Handle:
         self.meeting.exchange(

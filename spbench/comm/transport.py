@@ -211,6 +211,17 @@ class Transport(ABC):
         self._count("p2p", sent.nbytes)
         return self._move(self._shift, received, sent)
 
+    @never_compiled
+    def send(self, x: Tensor, to: int) -> Handle:
+        """``x`` goes to one other rank of the group, which receives it."""
+        self._count("p2p", x.nbytes)
+        return self._move(self._send, x, to)
+
+    @never_compiled
+    def receive(self, x: Tensor, source: int) -> Handle:
+        """``x`` becomes what one other rank of the group sends. It is counted there."""
+        return self._move(self._receive, x, source)
+
     @contextmanager
     def moving(self) -> Iterator[None]:
         """Inside, a transfer that was counted is under way."""
@@ -276,6 +287,12 @@ class Transport(ABC):
 
     @abstractmethod
     def _shift(self, received: Tensor, sent: Tensor) -> Handle: ...
+
+    @abstractmethod
+    def _send(self, x: Tensor, to: int) -> Handle: ...
+
+    @abstractmethod
+    def _receive(self, x: Tensor, source: int) -> Handle: ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -32,7 +32,7 @@ from spbench.layers.kernels import rms_norm
 from spbench.layers.memory_order import in_memory_order
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.fields import ACROSS_HEADS, DTYPE_BYTES
-from spbench.workload.mesh import Mesh
+from spbench.workload.mesh import PP, Mesh
 from spbench.workload.sharding import Shard, Sizes, runs_of, shard_sizes
 from spbench.workload.traffic import Transfer
 from spbench.workload.workload import Workload
@@ -96,15 +96,22 @@ def mark_of_heads(*parameters: nn.Parameter) -> None:
         parameter.of_heads = True  # type: ignore[attr-defined]
 
 
+def mark_of_all_stages(*parameters: nn.Parameter) -> None:
+    """Each stage of a pipeline has them, and a part of their gradients."""
+    for parameter in parameters:
+        parameter.of_all_stages = True  # type: ignore[attr-defined]
+
+
 def summed_over(parameter: nn.Parameter, mesh: Mesh, holds_whole: bool) -> tuple[str, ...]:
     """The axes of the mesh whose ranks each compute a part of a gradient.
 
     ``holds_whole``: whether neighbours hold all positions of their group.
     """
     is_repeated = holds_whole and not is_of_heads(parameter)
-    if part_of(parameter) is not None or is_repeated:
-        return mesh.without(mesh.last)
-    return mesh.names
+    is_cut = part_of(parameter) is not None or is_repeated
+    axes = mesh.without(mesh.last) if is_cut else mesh.names
+    of_all_stages = getattr(parameter, "of_all_stages", False)
+    return axes if of_all_stages else tuple(axis for axis in axes if axis != PP)
 
 
 def empty_parameter(shape: tuple[int, ...], part: Shard | None, rank: int = 0) -> nn.Parameter:

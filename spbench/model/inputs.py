@@ -10,11 +10,11 @@ tensor by itself, one at a time, and keeps its part: nothing is broadcast.
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from math import prod
 from types import MappingProxyType
-from typing import final
+from typing import Any, NamedTuple, final
 
 import torch
 from torch import Tensor, nn
@@ -114,6 +114,14 @@ PIECES = 64
 """Pieces at most that a seeded tensor is made in."""
 
 
+class Samples(NamedTuple):
+    """Samples of a rank, as (first, count)."""
+
+    computed: Run
+    entering: Run
+    """Those of inputs that get gradients: none where another stage of a pipeline is given them."""
+
+
 @final
 @dataclass(frozen=True, kw_only=True)
 class Inputs:
@@ -150,6 +158,13 @@ class Inputs:
             pairs={axis: change(pair) for axis, pair in self.pairs.items()},
         )
 
+    def with_leaves(self, leaves: Sequence[Tensor], **others: Any) -> "Inputs":
+        """Others in the place of ``leaves``, in their order; and of ``others``, by name."""
+        x, *rest = leaves
+        text = None if self.text is None else rest.pop(0)
+        pairs = dict(zip(self.pairs, rest, strict=True))
+        return replace(self, x=x, text=text, pairs=pairs, **others)
+
     def requiring_grad(self, wanted: bool) -> "Inputs":
         """These inputs; all but condition and context get gradients if ``wanted``."""
         for leaf in self.leaves:
@@ -184,7 +199,7 @@ def seeded(
     cuts: Mapping[str, Shard] = MappingProxyType({}),
     condition_cuts: Sequence[Shard | None] = (None,),
     rank: int = 0,
-    samples: Run | None = None,
+    samples: Samples | None = None,
 ) -> Inputs:
     """Inputs on ``device``, the same for any strategy; of those in ``cuts`` what ``rank`` holds.
 
@@ -201,7 +216,7 @@ def seeded(
     rank
         Whose parts they are.
     samples
-        Those that are wanted of all, as (first, count); None: all.
+        Those that are wanted of all; None: all.
 
     Returns
     -------
@@ -210,9 +225,17 @@ def seeded(
     """
     batch, hidden = workload.samples, workload.hidden
     axes, row = (batch, *workload.axes.values()), positions_of_a_row(workload)
+    context = (batch, max(1, workload.context_tokens), hidden)
+    computed = samples and samples.computed
 
-    def part(name: str, shape: tuple[int, ...], cut: Shard | None, row: int = 1) -> Tensor:
-        held = held_by(rank, cut, samples)
+    def part(
+        name: str,
+        shape: tuple[int, ...],
+        cut: Shard | None,
+        row: int = 1,
+        of: Run | None = samples and samples.entering,
+    ) -> Tensor:
+        held = held_by(rank, cut, of)
         return seeded_part(name, shape, seed, device=device, dtype=dtype, held=held, row=row)
 
     def pairs_of(axis: str, channels: int) -> Tensor:
@@ -220,11 +243,11 @@ def seeded(
         return part(name, (batch, length, length, channels), cut=cuts.get(name))
 
     condition = (batch, *workload.conditioned_axes.values(), hidden)
-    of_tokens = partial(part, row=row if workload.modulation == "per_token" else 1)
+    of_tokens = partial(part, row=row if workload.modulation == "per_token" else 1, of=computed)
     return Inputs(
         x=part("x", (*axes, hidden), cut=cuts.get("x"), row=row),
         conditions=tuple(of_tokens("condition", condition, cut=cut) for cut in condition_cuts),
-        context=part("context", (batch, max(1, workload.context_tokens), hidden), cut=None),
+        context=part("context", context, cut=None, of=computed),
         text=part("text", (batch, workload.text, hidden), cut=cuts.get("text"))
         if workload.text
         else None,
@@ -284,7 +307,7 @@ def seeded_part(
     # In memory the sharded dim comes first; seen, it is where it was.
     sizes.insert(0, sizes.pop(outermost))
     part = torch.empty(sizes, device=device, dtype=dtype).movedim(0, outermost)
-    if part.is_meta:  # there is nothing to fill
+    if part.is_meta or not part.numel():  # there is nothing to fill
         return part
     filled, rows = 0, shape[1] // row
     most = math.ceil(rows / PIECES)  # rows of a piece

@@ -16,16 +16,18 @@ Beside it, one attention and nothing else, as published attention-level figures 
 channels are q, k and v end to end, its output's are the heads' results.
 """
 
+from bisect import bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from functools import cache
-from itertools import chain, pairwise
+from itertools import accumulate, chain, pairwise
 from typing import NamedTuple, final
 
 from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.started_switches import can_be_in_chunks
-from spbench.layers.linear import LinearSpec, Stretch, WholeLinear
+from spbench.layers.linear import LinearSpec, Stretch, WholeLinear, mark_of_all_stages
 from spbench.layers.memory_order import split_in_memory_order
 from spbench.model.inputs import Inputs
 from spbench.model.modulation import (
@@ -51,6 +53,7 @@ from spbench.workload.block import Attention, CrossAttention
 from spbench.workload.flops import modulated
 from spbench.workload.mesh import ALL
 from spbench.workload.sharding import Shard
+from spbench.workload.stages import Stage
 from spbench.workload.traffic import Hop
 
 
@@ -214,9 +217,14 @@ class Block(nn.Module):
 
 @final
 class Transformer(nn.Module):
-    """(B, *axes, H), sharded as for the first sublayer -> (B, *axes, C), as for the last."""
+    """(B, *axes, H), sharded as for the first sublayer -> (B, *axes, C), as for the last.
 
-    def __init__(self, plan: Plan, comm: Collectives) -> None:
+    Of a stage of a pipeline: some of its blocks, with what comes before the first and behind the
+    last. It is given what the stage before gives, and all but the last give what they are given.
+    """
+
+    def __init__(self, plan: Plan, comm: Collectives, stage: Stage) -> None:
+        """``stage``: what it has of the whole model."""
         super().__init__()
         workload = plan.workload
         self.workload, self.comm = workload, comm
@@ -227,21 +235,32 @@ class Transformer(nn.Module):
         self.condition_cuts: list[Shard | None] = [shards[axis] for axis in cut_along] or [None]
         """How the condition is cut: None, it is whole."""
         places = placements(layout, hops_along(plan), comm)
-        self.first, self.last = layout[0], layout[-1]
+        numbers = [*accumulate(is_first for _, is_first, _ in workload.places)]
+        blocks = stage.blocks
+
+        def behind(count: int) -> Shard:
+            """How the activation is cut behind so many blocks."""
+            return layout[max(0, bisect_right(numbers, count) - 1)]
+
+        self.first, self.last = behind(blocks.start), behind(blocks.stop)
         """How the input and the output are cut."""
         self.text = plan.text
         """How text is cut."""
         shared = Shared(plan, comm)
         self.pairs = shared.pairs
-        self.positions = LearnedPositions(workload, comm)
+        self.positions = LearnedPositions(workload, comm) if stage.is_first else None
         count = modulated(workload)
         self.conditioning = Conditioning(workload, count) if count else None
-        blocks: list[list[Residual]] = []
+        if self.conditioning is not None:
+            mark_of_all_stages(*self.conditioning.parameters())
+        residuals: dict[int, list[Residual]] = {}
         indices = modulation_indices(workload)
         # What each rank has of image and text together, by the sharded axis.
         joint = {axis: plan.held(axis) for axis in {*axes}}
-        stack = zip(workload.places, axes, places, indices, strict=True)
-        for (sublayer, is_first, _), axis, place, i in stack:
+        stack = zip(numbers, workload.places, axes, places, indices, strict=True)
+        for number, (sublayer, *_), axis, place, i in stack:
+            if number - 1 not in blocks:
+                continue
             norm, made = self._norm(i, place.shard), make(sublayer, shared)
             text_norm: nn.Module | None = None
             if workload.text and not isinstance(sublayer, CrossAttention):
@@ -251,23 +270,37 @@ class Transformer(nn.Module):
                 cut = Shard.of_sizes(1, joint[axis])
                 cuts = StreamShards(image=place.shard, text=self.text, joint=cut)
                 made = of_both(made, of_text, cuts)
-            if is_first:
-                blocks.append([])
-            blocks[-1].append(Residual(norm, made, place, text_norm))
-        let_switches_leave_in_chunks(plan, blocks)
-        self.blocks = nn.ModuleList(Block(block) for block in blocks)
-        self.norm = PlainNorm(workload)
+            residuals.setdefault(number - 1, []).append(Residual(norm, made, place, text_norm))
+        let_switches_leave_in_chunks(plan, list(residuals.values()))
+        self.blocks = nn.ModuleDict({str(n): Block(each) for n, each in residuals.items()})
+        self.norm = PlainNorm(workload) if stage.is_last else None
         channels = workload.out_channels
         last = LinearSpec(
             in_shape=(workload.hidden,), out_shape=(channels,), stretches=(Stretch(channels),)
         )
-        self.final = WholeLinear(last, comm)
+        self.final = WholeLinear(last, comm) if stage.is_last else None
 
     @property
     def units(self) -> list[nn.Module]:
         """What is compiled by itself: each sublayer with its norm and residual. The switch to its
         axis lies before it."""
         return [module for module in self.modules() if isinstance(module, Residual)]
+
+    def passed(self, cut: Shard) -> list[tuple[list[int], Shard]]:
+        """What goes from stage to stage, in the order of ``Inputs.leaves``: what this rank holds of
+        each, and how it is cut. ``cut``: how the activation is."""
+        work, rank = self.workload, self.comm.rank
+        wholes = [([*work.axes.values(), work.hidden], cut)]
+        wholes += [([work.text, work.hidden], self.text)] * (work.text > 0)
+        for axis, of_pair in self.pairs.items():
+            wholes.append(([work.axes[axis], work.axes[axis], work.pairs[axis]], of_pair))
+        found = []
+        for whole, own in wholes:
+            shape = [work.samples, *whole]
+            for of_dim in own.cuts:
+                shape[of_dim.dim] = of_dim.sizes[rank]
+            found.append((shape, own))
+        return found
 
     def _norm(self, index: int | None, shard: Shard) -> PlainNorm | ModulatedNorm:
         if index is None:
@@ -278,17 +311,22 @@ class Transformer(nn.Module):
         which = cuts.index(shard) if shard in cuts else 0
         return ModulatedNorm(self.workload, index, shard, self.comm, which)
 
-    def forward(self, inputs: Inputs) -> Tensor:
-        """The output for this rank's part of the inputs."""
+    def forward(self, inputs: Inputs) -> Tensor | Inputs:
+        """The output for this rank's part of the inputs; before the last stage what the next one
+        is given."""
         given = inputs.conditions
         conditions = () if self.conditioning is None else tuple(map(self.conditioning, given))
         recompute = self.workload.recomputes and inputs.x.requires_grad
-        x, text = self.positions(inputs.x, self.first), inputs.text
-        for block in self.blocks:
+        x, text = inputs.x, inputs.text
+        if self.positions is not None:
+            x = self.positions(x, self.first)
+        for block in self.blocks.values():
             assert isinstance(block, Block)
             x = switched(x, block.first)
             run = recomputed(block) if recompute else block
             x, text = run(x, text, conditions, inputs)
+        if self.norm is None or self.final is None:
+            return replace(inputs, x=x, text=text)
         # The last norm is a plain one: there is no condition for it.
         normed, *_ = self.norm(without_text(x, text), ())
         return self.final(normed, self.last)
@@ -336,7 +374,10 @@ class AttentionModel(nn.Module):
         return self.attention(inputs.x, inputs, self.first)
 
 
-def model_of(plan: Plan, comm: Collectives) -> Transformer | AttentionModel:
-    """What a workload describes: a transformer, or one attention."""
-    kind = AttentionModel if plan.workload.is_attention_alone else Transformer
-    return kind(plan, comm)
+def model_of(
+    plan: Plan, comm: Collectives, stage: Stage | None = None
+) -> Transformer | AttentionModel:
+    """What a workload describes: a transformer, or a stage of one, or one attention."""
+    if plan.workload.is_attention_alone:
+        return AttentionModel(plan, comm)
+    return Transformer(plan, comm, stage or Stage.whole(plan.workload))

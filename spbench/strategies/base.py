@@ -27,6 +27,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
+from itertools import chain
 from typing import ClassVar, final
 
 from torch import Tensor, nn
@@ -39,6 +40,7 @@ from spbench.workload.block import Sublayer
 from spbench.workload.flattened import flattened
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard, Sizes
+from spbench.workload.stages import Stages
 from spbench.workload.traffic import (
     Hop,
     Move,
@@ -49,7 +51,7 @@ from spbench.workload.traffic import (
     in_a_step,
     waited_bytes,
 )
-from spbench.workload.weights import are_shared, sharing_traffic
+from spbench.workload.weights import are_shared, sharing_traffic, sums_of_stages
 from spbench.workload.workload import Workload
 
 Hops = Sequence[Hop]
@@ -167,6 +169,12 @@ class Plan:
     def group(self) -> Plan:
         """What ranks that share samples do: this plan, unless groups have samples of their own."""
         return self
+
+    @property
+    def stages(self) -> Stages | None:
+        """The stages of a pipeline, each of which is such a group; None: every rank has all
+        blocks."""
+        return None
 
     @cached_property
     def mesh(self) -> Mesh:
@@ -301,18 +309,29 @@ class Plan:
         return in_a_step(self.workload, move.place, own, switches, self.ends_in_transfer, again)
 
     @cached_property
-    def of_sublayers(self) -> list[Transfer]:
-        """Every transfer of one step but those of weights and their gradients."""
+    def of_blocks(self) -> list[list[Transfer]]:
+        """Every transfer of one step but those of weights and their gradients, block by block."""
         once = cache(self.transfers_of)  # of a few kinds, many times
         before = self.layout[0], *self.layout  # the first sublayer comes without a switch
-        moves = map(Move, self.workload.places, before, self.layout)
-        return [transfer for move in moves for transfer in once(move)]
+        blocks: list[list[Transfer]] = []
+        for move in map(Move, self.workload.places, before, self.layout):
+            if move.place.is_first:
+                blocks.append([])
+            blocks[-1] += once(move)
+        return blocks
+
+    @cached_property
+    def of_sublayers(self) -> list[Transfer]:
+        """Every transfer of one step but those of weights and their gradients."""
+        return list(chain.from_iterable(self.of_blocks))
 
     @final
     @cached_property
     def of_weights(self) -> list[Transfer]:
         """The sums of gradients; where weights are shared out, all by which they are."""
         case = self.workload, self.mesh, self.cuts_weights
+        if self.stages is not None:
+            return sums_of_stages(*case, self.holds_whole, self.stages)
         how = sharing_traffic if are_shared(*case) else gradient_sums
         return how(*case, self.holds_whole)
 

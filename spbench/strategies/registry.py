@@ -12,6 +12,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import fields
 from importlib import import_module
 from importlib.metadata import PackageNotFoundError, distribution, entry_points
+from itertools import groupby
 from typing import TYPE_CHECKING, Any, cast
 
 from spbench.errors import Failure
@@ -311,15 +312,25 @@ def exchange(name: str, **options: str) -> FixedAxis:
 
 def in_mesh(text: str, mesh: CaseMesh) -> Strategy:
     """The strategy of a case: as ``load``, in groups of ranks where its mesh has several."""
+    from spbench.strategies.pipeline import Pipeline
+    from spbench.strategies.sample_groups import SampleGroups
+    from spbench.strategies.tensor_groups import TensorGroups
+    from spbench.workload.mesh import DP, PP, TP, CaseMesh
+
     strategy = load(text)
-    if mesh.tp > 1:
-        from spbench.strategies.tensor_groups import TensorGroups
 
-        strategy = TensorGroups(own=strategy, tp=mesh.tp, cuts=load(CUTS))
-    if mesh.groups > 1:
-        from spbench.strategies.sample_groups import SampleGroups
+    def kind_of(axis: tuple[str, int]) -> str:
+        return axis[0] if axis[0] in (PP, TP) else DP
 
-        strategy = SampleGroups(own=strategy, around=mesh)
+    # From the innermost axis on; those of samples that lie side by side are one kind of groups.
+    for kind, axes in groupby(reversed(mesh.axes), kind_of):
+        sizes = dict(reversed(list(axes)))
+        if kind == TP:
+            strategy = TensorGroups(own=strategy, tp=sizes[TP], cuts=load(CUTS))
+        elif kind == PP:
+            strategy = Pipeline(own=strategy, pp=sizes[PP])
+        else:
+            strategy = SampleGroups(own=strategy, around=CaseMesh.model_validate(sizes))
     return strategy
 
 

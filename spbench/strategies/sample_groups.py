@@ -22,6 +22,7 @@ from spbench.strategies.refusals import divisors
 from spbench.text import counted
 from spbench.workload.mesh import CFG, DP, CaseMesh, Mesh
 from spbench.workload.sharding import Shard
+from spbench.workload.stages import Stages
 from spbench.workload.traffic import Transfer
 from spbench.workload.workload import Workload
 
@@ -36,16 +37,20 @@ class SamplePlan(Plan):
 
     @property
     def group(self) -> Plan:
-        return self.of_a_group
+        return self.of_a_group.group
+
+    @property
+    def stages(self) -> Stages | None:
+        return self.of_a_group.stages
 
     @cached_property
     def mesh(self) -> Mesh:
         # Outermost: ranks of a group are neighbours, since all they send is among themselves.
-        return Mesh((*self.around.around, *self.group.mesh.axes))
+        return Mesh((*self.around.axes, *self.of_a_group.mesh.axes))
 
     @property
     def notes(self) -> str:
-        return self.group.notes
+        return self.of_a_group.notes
 
     def shard(self, axis: str) -> Shard:
         return self.group.shard(axis)
@@ -58,17 +63,26 @@ class SamplePlan(Plan):
         return self.group.hops(before, after)
 
     @cached_property
-    def of_sublayers(self) -> list[Transfer]:
+    def of_blocks(self) -> list[list[Transfer]]:
         """What each group sends, all at once."""
-        inside = self.group.mesh.names
+        return [self._everywhere(block) for block in self.of_a_group.of_blocks]
+
+    @cached_property
+    def of_sublayers(self) -> list[Transfer]:
+        return self._everywhere(self.of_a_group.of_sublayers)
+
+    def _everywhere(self, sent: list[Transfer]) -> list[Transfer]:
+        return [self._of_all_groups[id(transfer)] for transfer in sent]
+
+    @cached_property
+    def _of_all_groups(self) -> dict[int, Transfer]:
+        """What a group sends, by all: what is equal stays one object, of which a stack has few."""
+        inside = self.of_a_group.mesh.names
         name, members = "+".join(inside), self.mesh.groups(*inside)
-        sent = self.group.of_sublayers
-        # A stack repeats a few transfers, and what is equal stays one object.
-        everywhere = {
+        return {
             id(transfer): Transfer.along(name, members, [transfer] * len(members))
-            for transfer in sent
+            for transfer in self.of_a_group.of_sublayers
         }
-        return [everywhere[id(transfer)] for transfer in sent]
 
 
 @final
@@ -90,7 +104,7 @@ class SampleGroups(InGroups):
     def why_not(self, workload: Workload, ranks: int) -> str | None:
         groups = self.around.groups
         if ranks % groups:
-            axes = " x ".join(axis for axis, _ in self.around.around)
+            axes = " x ".join(axis for axis, _ in self.around.axes)
             had = f"{counted(ranks, 'rank')} do not make {groups} groups for {axes}"
             return f"{had}; use a multiple of {groups} ranks"
         reason = self.own.why_not(self._of_a_group(workload), ranks // groups)

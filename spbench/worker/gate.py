@@ -174,7 +174,7 @@ def _compare(
     shards = step.cuts
     # Tensors of the other inputs, and updated weights, are cut as the ones that they come from.
     shards |= {flipped(name): cut for name, cut in shards.items()}
-    shards |= {updated(n): shards[f"gradient of {n}"] for n, _ in step.model.named_parameters()}
+    shards |= {updated(n): shards[f"gradient of {n}"] for n in step.weights}
     comm = Collectives(transports.strategy)
     comparison = Comparison(
         reference.exact, reference.own, dtype=workload.dtype, shards=shards, comm=comm

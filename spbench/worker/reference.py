@@ -257,7 +257,7 @@ def run_flipped(step: Step, rounded_to: torch.dtype, observer: Observer) -> dict
 def without_weights(step: Step, flipped_run: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """What the gate compares of a step on the other inputs, by names of its own: the output and the
     inputs' gradients, which all that is kept from another step changes."""
-    of_weights = {f"gradient of {name}" for name, _ in step.model.named_parameters()}
+    of_weights = {f"gradient of {name}" for name in step.weights}
     # Gradients of weights take as much memory as weights; one set of them is compared already.
     return {flipped(name): x for name, x in flipped_run.items() if name not in of_weights}
 

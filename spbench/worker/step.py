@@ -28,18 +28,20 @@ from spbench.comm.fake import silent_transports
 from spbench.comm.gradient_buckets import BUCKET_BYTES, GradientSum
 from spbench.comm.sharded_weights import SharedWeights, local
 from spbench.comm.transport import Transports
-from spbench.layers.linear import part_of, summed_over
+from spbench.layers.linear import summed_over
 from spbench.model import inputs
-from spbench.model.inputs import GRADIENT_OF_TEXT, Inputs, gradient_name, load_weights
+from spbench.model.inputs import Inputs, Samples, load_weights
 from spbench.model.sublayers import Attending
-from spbench.model.transformer import model_of
+from spbench.model.transformer import AttentionModel, Transformer, model_of
 from spbench.strategies.base import Plan
 from spbench.worker.fingerprint import Grids
+from spbench.worker.held_parts import HeldParts
 from spbench.worker.observer import Observer
+from spbench.worker.pipeline import Pipeline
 from spbench.worker.tensor_errors import root_mean_square
 from spbench.worker.witness import Witness
 from spbench.workload.case import Execution
-from spbench.workload.sharding import Shard, Shards
+from spbench.workload.sharding import Shards
 from spbench.workload.weights import are_shared, sharing_axes
 
 BUCKETS = 3
@@ -88,17 +90,15 @@ class Step:
         for axis in self._inside:
             self.comm.along(axis)  # here ranks meet to make their groups
         self.rank, self.ranks = self.all_ranks.rank, self.all_ranks.size
-        # 8 ranks of dp=2: 0 0 0 0 1 1 1 1, and each four share the samples of their group.
-        groups = [rank // self.comm.size for rank in range(self.ranks)]
-        self.samples = Shard.even(0, workload.samples, self.ranks // self.comm.size).among(groups)
-        """Which samples each rank has: those of its group."""
+        self.held, stages = HeldParts(plan), plan.stages
         self.silent = silent_transports(self.rank, self.ranks)
         with device:
-            model = model_of(plan.group, self.comm).to(self.dtype)
+            model = self._model()
         self.seed = seed
         load_weights(model, self.comm.rank, seed, sharpness, workload.key_heads)
         self.model = model.requires_grad_(self.train)
-        self._parts = {name: part_of(p) for name, p in model.named_parameters()}
+        named = self._whole.named_parameters()
+        self._weight_cuts = {name: self.held.cut_of_weight(name, p) for name, p in named}
         self.gradient_comm = Collectives(transports.gradients, mesh)
         over = partial(summed_over, mesh=mesh, holds_whole=plan.group.holds_whole)
         self.gradients: GradientSum | SharedWeights | None = None
@@ -110,6 +110,13 @@ class Step:
         elif self.train:
             self.gradients = self._gradient_sum(over, several_buckets)
             self.comm.deferred.on_gradient = self.gradients.ready
+        self.pipeline: Pipeline | None = None
+        if stages is not None:
+            assert isinstance(model, Transformer), "an attention alone has no stages"
+            self.comm.deferred.is_off = True  # a gradient is added to by each microbatch
+            comms, sums = (self.all_ranks, self.gradient_comm), self.gradients
+            assert not isinstance(sums, SharedWeights), "stages share out no weights"
+            self.pipeline = Pipeline(model, stages.microbatches, *comms, sums)
         updates = with_optimizer and workload.optimizer == "adamw"
         self.optimizer = adamw(self.model.parameters()) if updates else None
         self.captured: Captured | None = None
@@ -125,7 +132,8 @@ class Step:
         self, over: Callable[[nn.Parameter], tuple[str, ...]], several_buckets: bool
     ) -> GradientSum:
         weights = list(self.model.parameters())
-        summed = sum(p.nbytes for p in weights if over(p))
+        # Of all stages: what these have in common is in the same buckets everywhere.
+        summed = sum(p.nbytes for p in self._whole.parameters() if over(p))
         # A small model fills one bucket; three show that they leave in order.
         most_bytes = min(summed // BUCKETS if several_buckets else BUCKET_BYTES, BUCKET_BYTES)
         return GradientSum(weights, self.gradient_comm, most_bytes, over)
@@ -144,10 +152,32 @@ class Step:
             in_parts=in_parts.__contains__,
         )
 
+    def _model(self) -> Transformer | AttentionModel:
+        """The model, or this rank's stage of it."""
+        group, stages = self.plan.group, self.plan.stages
+        if stages is None:
+            model = self._whole = model_of(group, self.comm).to(self.dtype)
+            return model
+        with torch.device("meta"):
+            self._whole = model_of(group, self.comm).to(self.dtype)
+            """The model of all stages, without data."""
+        part = stages.parts[self.held.stage_of[self.rank]]
+        return model_of(group, self.comm, part).to(self.dtype)
+
     @property
     def weights(self) -> dict[str, Tensor]:
-        """What this rank keeps of each weight, by name."""
-        return {name: local(p.detach()) for name, p in self.model.named_parameters()}
+        """What this rank keeps of each weight, by name; of those of other stages nothing."""
+        return self._of_all_stages({n: p.detach() for n, p in self.model.named_parameters()})
+
+    def _of_all_stages(self, own: dict[str, Tensor]) -> dict[str, Tensor]:
+        """Tensors of weights that this rank has, by name; of other stages' no rows."""
+        if self.pipeline is None:
+            return {name: local(x) for name, x in own.items()}
+        like = next(iter(own.values()))
+        return {
+            name: own[name] if name in own else like.new_empty(0, *weight.shape[1:])
+            for name, weight in self._whole.named_parameters()
+        }
 
     def witness(self) -> Witness:
         """What sees a step; of another package's code it counts what that sends."""
@@ -185,11 +215,14 @@ class Step:
     def seeded_inputs(self, rounded_to: torch.dtype | None = None) -> tuple[Inputs, Tensor]:
         """This rank's part of the inputs, and of the output's gradient, made on the device. Every
         strategy gets the same. ``rounded_to``: a coarser dtype that they are rounded to."""
-        cuts = {"x": self.model.first, "text": self.model.text}
+        cuts = {"x": self.held.first, "text": self.model.text}
         cuts |= {f"pairs of {axis}": cut for axis, cut in self.model.pairs.items()}
         where: dict[str, Any] = {"device": self.device, "dtype": rounded_to or self.dtype}
-        rank, samples = self.comm.rank, self.samples.runs[self.rank][0]
-        own: dict[str, Any] = {"rank": rank, "samples": samples, "cuts": cuts}
+        held, rank = self.held, self.comm.rank
+        computed, entering, leaving = (
+            cut.runs[self.rank][0] for cut in (held.samples, held.entering, held.leaving)
+        )
+        own: dict[str, Any] = {"rank": rank, "cuts": cuts, "samples": Samples(computed, entering)}
         own |= {"condition_cuts": self.model.condition_cuts}
         mine = inputs.seeded(self.workload, self.seed, **where, **own)
         # Rounded first, where that is asked, and then in the dtype of the step: float32 copies of
@@ -197,8 +230,8 @@ class Step:
         mine = mine.map(lambda x: x.to(self.dtype)).requiring_grad(self.train)
         work = self.workload
         shape = (work.samples, *work.axes.values(), work.out_channels)
-        held, row = inputs.held_by(rank, self.model.last, samples), inputs.positions_of_a_row(work)
-        cotangent = inputs.seeded_part("cotangent", shape, self.seed, held=held, row=row, **where)
+        part, row = inputs.held_by(rank, held.last, leaving), inputs.positions_of_a_row(work)
+        cotangent = inputs.seeded_part("cotangent", shape, self.seed, held=part, row=row, **where)
         return mine, cotangent.to(self.dtype)
 
     @torch.no_grad()
@@ -218,23 +251,14 @@ class Step:
     @property
     def cuts(self) -> dict[str, Shards]:
         """Which part of each of ``tensors`` each rank holds; none: all of it."""
-        model = self.model
-        weights = {f"gradient of {name}": part for name, part in self._parts.items()}
-        others = {gradient_name(axis): shard for axis, shard in model.pairs.items()}
-        others |= {"output": model.last, "gradient of the input": model.first}
-        others[GRADIENT_OF_TEXT] = model.text
-        # 8 ranks of dp=2: 0 1 2 3 0 1 2 3, the place of each among those that share its samples.
-        inside = [rank % self.comm.size for rank in range(self.ranks)]
-        return {name: (*cut.among(inside).cuts, self.samples) for name, cut in others.items()} | {
-            name: self._kept(name, () if cut is None else (cut.among(inside),))
-            for name, cut in weights.items()
+        weights = {
+            f"gradient of {name}": self._kept(name, cut) for name, cut in self._weight_cuts.items()
         }
+        return self.held.cuts(self.model.pairs) | weights
 
     def _kept(self, name: str, cut: Shards) -> Shards:
         """How a weight that strategies have cut so is shared out."""
-        if self.shared is None:
-            return cut
-        return self.shared.cuts(name.removeprefix("gradient of "), cut, self.ranks)
+        return cut if self.shared is None else self.shared.cuts(name, cut, self.ranks)
 
     @property
     def grids(self) -> dict[str, Grids]:
@@ -244,7 +268,7 @@ class Step:
         named = {"output": dims, "gradient of the input": dims}
         named |= {
             f"gradient of {name}.projection": module.projected_grids
-            for name, module in self.model.named_modules()
+            for name, module in self._whole.named_modules()
             if isinstance(module, Attending)
         }
         return {
@@ -256,9 +280,12 @@ class Step:
         """The output, the input's gradient and every weight's that a step has left, by name."""
         tensors = mine.gradients if output is None else {"output": output, **mine.gradients}
         if self.train:
+            gradients = {}
             for name, parameter in self.model.named_parameters():
                 assert parameter.grad is not None, f"{name} has no gradient"
-                tensors[f"gradient of {name}"] = local(parameter.grad)
+                gradients[name] = parameter.grad
+            named = self._of_all_stages(gradients).items()
+            tensors |= {f"gradient of {name}": gradient for name, gradient in named}
         return tensors
 
     def __call__(self, mine: Inputs, cotangent: Tensor) -> Tensor:
@@ -281,21 +308,27 @@ class Step:
 
     def uncounted(self, mine: Inputs, cotangent: Tensor) -> Tensor:
         """A step without a number, in which no planted fault strikes."""
-        out: Tensor
         if self.gradients is None:
             with torch.no_grad():
-                out = self.model(mine)
-            return out
+                return self._forward_and_backward(mine, cotangent)
         mine.forget_gradients()
         self.model.zero_grad(set_to_none=True)
         self.forget_what_was_left()
-        out = self.model(mine)
-        with self.all_ranks.transport.phase("backward"):
-            out.backward(cotangent)
+        out = self._forward_and_backward(mine, cotangent)
         self.gradients.finish()
         if self.optimizer is not None:
             self.optimizer.step()
         return out.detach()
+
+    def _forward_and_backward(self, mine: Inputs, cotangent: Tensor) -> Tensor:
+        """Whole, or microbatch by microbatch; in training each ``.grad`` is there behind it."""
+        if self.pipeline is not None:
+            return self.pipeline(mine, cotangent)
+        out: Tensor = self.model(mine)
+        if self.train:
+            with self.all_ranks.transport.phase("backward"):
+                out.backward(cotangent)
+        return out
 
 
 LEARNING_RATE = 1e-2

@@ -99,6 +99,8 @@ class WorkloadFields(Frozen):
     zero: Zero = 0
     """What ranks that hold the same weights share out in training: nothing; what the optimizer
     keeps (1), gradients too (2), weights too (3). By torch's ``fully_shard``."""
+    microbatches: Annotated[int, Field(ge=0, lt=2**31)] = 0
+    """Parts in which a pipeline takes the samples of a group of ranks; 0: each by itself."""
     _grids: dict[str, Grid] = PrivateAttr(default_factory=dict)
     """The axes of the model that are one here, by its name (``flattened.py``). No field: what is
     written or read has the axes of the model."""

@@ -183,6 +183,17 @@ def forward_flops(workload: Workload) -> int:
     return total + condition + 2 * tokens * hidden * workload.out_channels
 
 
+def block_flops(workload: Workload) -> list[int]:
+    """Operations of forward of each block of the stack; all that is in none counts to the last."""
+    of_stacks = [
+        [sum(_sublayer_flops(sublayer, workload) for sublayer in part.block)] * part.depth
+        for part in workload.parts
+    ]
+    blocks = [flops for of_stack in of_stacks for flops in of_stack]
+    blocks[-1] += forward_flops(workload) - sum(blocks)
+    return blocks
+
+
 def _sublayer_flops(sublayer: Sublayer, workload: Workload) -> int:
     hidden, tokens = workload.hidden, workload.samples * workload.all_tokens
     match sublayer:

@@ -34,6 +34,8 @@ CFG = "cfg"
 """The axis whose groups hold other branches of the guidance."""
 DP = "dp"
 """The axis whose groups hold other samples of the batch."""
+PP = "pp"
+"""The axis whose groups hold the stages of a pipeline."""
 TP = "tp"
 """The axis whose groups cut weights: always the last, of neighbours."""
 
@@ -51,6 +53,8 @@ class CaseMesh(Frozen):
     """Groups of ranks that each compute their part of the batch."""
     cfg: PositiveInt = 1
     """Groups of ranks that each compute their part of the branches of the guidance."""
+    pp: PositiveInt = 1
+    """Stages of a pipeline, each a group of ranks that has its part of the blocks."""
     tp: PositiveInt = 1
     """Neighbours that cut the weights, each group as one rank of the strategy."""
     _order: tuple[str, ...] = PrivateAttr(default=())
@@ -97,7 +101,7 @@ class CaseMesh(Frozen):
     def around(self) -> tuple[tuple[str, int], ...]:
         """Axes whose groups each compute samples of their own: between them go sums of gradients
         alone."""
-        return tuple((axis, size) for axis, size in self.axes if axis != TP)
+        return tuple((axis, size) for axis, size in self.axes if axis in (DP, CFG))
 
     @property
     def groups(self) -> int:

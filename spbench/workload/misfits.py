@@ -237,7 +237,7 @@ def check_alone(work: WorkloadFields) -> None:
             ("depth",),
         )
     words = dict.fromkeys(("modulation", "optimizer", "checkpointing"), "none")
-    plain: dict[str, str | int] = {**words, "text": 0, "zero": 0}
+    plain: dict[str, str | int] = {**words, "text": 0, "zero": 0, "microbatches": 0}
     for key, none in plain.items():
         # There is no block to recompute, and an attention is.
         if getattr(work, key) not in (none, "selective"):

@@ -13,15 +13,16 @@ divides no dim of a weight, its rows are padded to a multiple of n.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import cache
+from functools import cache, partial
 from math import prod
 from typing import NamedTuple
 
 from spbench.workload.block import Attention, CrossAttention, Mlp, Stack, Sublayer
 from spbench.workload.fields import ACROSS_HEADS, DTYPE_BYTES
 from spbench.workload.flops import is_modulated, modulated, weight_sets
-from spbench.workload.mesh import Groups, Mesh
+from spbench.workload.mesh import ALL, PP, Groups, Mesh
 from spbench.workload.sharding import shard_sizes
+from spbench.workload.stages import Stages
 from spbench.workload.traffic import Transfer
 from spbench.workload.workload import Workload
 
@@ -81,15 +82,26 @@ def of_block(part: Stack, workload: Workload) -> list[Weight]:
 
 def of_no_block(workload: Workload) -> list[Weight]:
     """Those of all blocks together: conditioning, positions, the final norm and projection."""
-    hidden = workload.hidden
-    shared: list[Weight] = []
-    if rows := 3 * modulated(workload) * hidden:
-        shared += [Weight((rows, hidden)), Weight((rows,))]
-    for axis, length in workload.coordinates.items():
-        if workload.position_of(axis) == "learned":
-            shared.append(Weight((length, hidden)))
+    return [*of_condition(workload), *of_positions(workload), *of_ending(workload)]
+
+
+def of_condition(workload: Workload) -> list[Weight]:
+    """The projection of the condition, which serves all blocks."""
+    rows = 3 * modulated(workload) * workload.hidden
+    return [Weight((rows, workload.hidden)), Weight((rows,))] if rows else []
+
+
+def of_positions(workload: Workload) -> list[Weight]:
+    """What is added to the input: before the first block."""
+    axes = workload.coordinates.items()
+    learned = [length for axis, length in axes if workload.position_of(axis) == "learned"]
+    return [Weight((length, workload.hidden)) for length in learned]
+
+
+def of_ending(workload: Workload) -> list[Weight]:
+    """The final norm and projection: behind the last block."""
     final = workload.out_channels
-    return [*shared, *_norm(workload), Weight((final, hidden)), Weight((final,))]
+    return [*_norm(workload), Weight((final, workload.hidden)), Weight((final,))]
 
 
 def _norm(workload: Workload) -> list[Weight]:
@@ -210,6 +222,59 @@ def sharing_traffic(
         ]
         sent += _sums_of_parts(in_parts, mesh, groups, number_bytes)
     return sent
+
+
+def sums_of_stages(
+    workload: Workload, mesh: Mesh, cuts_weights: bool, holds_whole: bool, stages: Stages
+) -> list[Transfer]:
+    """The sums of gradients in training where each stage of a pipeline has weights of its own.
+
+    A weight of one stage is summed over its ranks, the condition's over those of all stages.
+    Parameters as of ``gradient_sums``, in whose place they are, and the ``stages``.
+
+    Returns
+    -------
+    All-reduces, each over groups of the axes whose ranks hold the same weights.
+    """
+    if workload.mode != "train":
+        return []
+    of_blocks = [of_block(part, workload) for part in workload.parts for _ in range(part.depth)]
+    own = []
+    for part in stages.parts:
+        weights = [*of_positions(workload)] if part.is_first else []
+        weights += [each for n in part.blocks for each in of_blocks[n]]
+        own.append(weights + (of_ending(workload) if part.is_last else []))
+    condition = of_condition(workload)
+    parts = mesh.size_of(mesh.last) if cuts_weights else 1
+    number_bytes = DTYPE_BYTES[workload.dtype]
+    is_in_parts = partial(_is_in_parts, cuts_weights=cuts_weights, holds_whole=holds_whole)
+
+    @cache
+    def summed(stage: int | None, part: int, in_parts: bool) -> int:
+        weights = condition if stage is None else own[stage]
+        of_kind = (each for each in weights if is_in_parts(each) == in_parts)
+        return number_bytes * sum(prod(each.of(part, parts)) for each in of_kind)
+
+    sums = []
+    for in_parts in (False, True):
+        axes = mesh.without(mesh.last) if in_parts else mesh.names
+        for over in filter(None, (axes, tuple(axis for axis in axes if axis != PP))):
+            groups = mesh.groups(*over)
+            stage = [None if PP in over else mesh.place(members[0])[PP] for members in groups]
+            # Ranks that cut a weight are neighbours: those of a group have the same part of each.
+            of_groups = [
+                Transfer.all_reduce(summed(own_stage, members[0] % parts, in_parts), len(members))
+                for own_stage, members in zip(stage, groups, strict=True)
+            ]
+            name = ALL if over == mesh.names else "+".join(over)
+            sums.append(Transfer.along(name, groups, of_groups).during("gradients"))
+    return sums
+
+
+def _is_in_parts(weight: Weight, *, cuts_weights: bool, holds_whole: bool) -> bool:
+    """Whether neighbours that cut weights sum nothing of its gradient among themselves: each has a
+    part of its own, or all have all of it."""
+    return cuts_weights and (weight.cut_dim is not None or (holds_whole and not weight.of_heads))
 
 
 class _Unit(NamedTuple):

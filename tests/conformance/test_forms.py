@@ -127,7 +127,7 @@ def test_a_wrong_fourth_block(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def wrong(self: Transformer, plan: Any, comm: Any) -> None:
         real(self, plan, comm)
-        for block in self.blocks[3:4] if comm.size > 1 else ():
+        for block in [*self.blocks.values()][3:4] if comm.size > 1 else ():
             for residual in block.residuals:
                 residual.register_forward_hook(lambda module, given, out: (out[0] * 1.02, out[1]))
 

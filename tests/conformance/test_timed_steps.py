@@ -226,7 +226,7 @@ def test_a_defect_from_the_third_block_on(
 
     def wrong(self: Transformer, plan: Any, comm: Any) -> None:
         real(self, plan, comm)
-        for block in self.blocks[2:] if comm.size > 1 else ():
+        for block in [*self.blocks.values()][2:] if comm.size > 1 else ():
             for residual in block.residuals:
                 residual.register_forward_hook(lambda module, given, out: (out[0] * 1.02, out[1]))
 

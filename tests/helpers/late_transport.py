@@ -116,6 +116,14 @@ class LateTransport(MessageTransport):
         )
         return self._late({self.rank: _arrival([received], [came], 0)}, [sent])
 
+    def _send(self, x: Tensor, to: int) -> Handle:
+        self.meeting.post(self.rank, to, x)
+        return self._late({}, [x])
+
+    def _receive(self, x: Tensor, source: int) -> Handle:
+        came = self.meeting.collect(source, self.rank)
+        return self._late({source: _arrival([x], [came], 0)}, [])
+
     def _late(self, arrivals: dict[int, Callable[[], object]], sent: Sequence[Tensor]) -> Handle:
         handle = Late(arrivals, sent)
         self.posted.append(handle)

@@ -168,7 +168,8 @@ def _gradients(weights: list[nn.Parameter], mesh: Mesh, holds_whole: bool) -> Co
     reached = {parameter: place for place, parameter in enumerate(reversed(weights))}
     last = max((reached[each] for bucket in buckets for each in bucket.parameters), default=0)
     ready = 0
-    for axes, parameters in buckets:
+    for bucket in buckets:
+        axes, parameters = bucket
         ready = max(ready, *(reached[each] for each in parameters))
         size = sum(each.nbytes for each in parameters)
         summed.kernels[_pass(2 * size, "cat")] += 1
@@ -179,7 +180,7 @@ def _gradients(weights: list[nn.Parameter], mesh: Mesh, holds_whole: bool) -> Co
                 phase="gradients",
                 axis=axis,
                 sent_bytes=total,
-                is_last=ready == last,
+                is_last=ready == last or bucket.is_late,
             )
             summed.messages[message] += 1
     return summed
