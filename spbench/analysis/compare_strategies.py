@@ -82,6 +82,7 @@ class Line:
     """What the whole workload's step was compared with."""
     mfu: float | None = None
     exposed_gb_per_s: float | None = None
+    bubble_ms: float | None = None
     """Bytes of a step over the time that it waits, where that is long enough to tell."""
     memory_limit_bytes: int | None = None
     """Memory of one device, where the row knows it."""
@@ -252,6 +253,7 @@ def _line(case: CaseRows, reference: str) -> Line:
         tokens_per_s=_mean(good.measured("tokens_per_s")),
         mfu=_mean(good.measured("mfu")),
         exposed_gb_per_s=_mean(good.measured("exposed_gb_per_s")),
+        bubble_ms=_mean(good.measured("bubble_ms")),
         compute_ms=compute_ms,
         exposed_comm_ms=exposed_ms,
         peak_allocated_bytes=statistics.median(peaks) if peaks else None,

@@ -7,8 +7,6 @@ they change, tests/conformance/test_pipelines.py finds it out.
 from collections.abc import Callable
 from typing import Any, final
 
-from torch.distributed.pipelining.schedules import Schedule1F1B
-
 Run = Callable[[int], object]
 """Runs one microbatch, by its number."""
 
@@ -19,14 +17,21 @@ class Schedule:
 
     def __init__(self, stage: int, stages: int, microbatches: int) -> None:
         """The place of a stage among all. Raises ValueError for fewer microbatches than stages."""
-        self._stage = _Stage(stage, stages)
+        # With it comes torch's compiler, which takes a second to load.
+        from torch.distributed.pipelining.schedules import Schedule1F1B
+
+        self._stage, self._microbatches = _Stage(stage, stages), microbatches
         asked: Any = self._stage  # for no more than it has
-        self._schedule = _Schedule(asked, microbatches, scale_grads=False)
+        self._schedule: Any = Schedule1F1B(asked, microbatches, scale_grads=False)
+        # Shapes are known without asking the other stages.
+        self._schedule._initialize_stage = lambda *_: None  # type: ignore[method-assign]
 
     def run(self, forward: Run, backward: Run) -> None:
         """One step: each microbatch once forward and once backward."""
         self._stage.forward, self._stage.backward = forward, backward
-        self._schedule.run()
+        nothing: list[Any] = [()] * self._microbatches
+        none: list[Any] = [{}] * self._microbatches
+        self._schedule._step_microbatches(nothing, none, return_outputs=False)
         del self._stage.forward, self._stage.backward  # which hold the model
 
 
@@ -55,12 +60,3 @@ class _Stage:
 
     def perform_reduce_grad(self, _: int) -> None:
         """Sums of gradients leave with the last backward."""
-
-
-class _Schedule(Schedule1F1B):
-    def _initialize_stage(self, *_: Any, **__: Any) -> None:
-        """Shapes are known without asking the other stages."""
-
-    def run(self) -> None:
-        nothing: list[Any] = [()] * self._n_microbatches
-        self._step_microbatches(nothing, [{}] * self._n_microbatches, return_outputs=False)

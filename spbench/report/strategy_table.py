@@ -113,6 +113,7 @@ COLUMNS: dict[str, Callable[[Line], str]] = {
     "mfu": lambda line: units.count_of(line.mfu),
     "compute ms": compute_cell,
     "exposed ms": exposed_cell,
+    "bubble ms": lambda line: units.milliseconds(line.bubble_ms),
     "GB/s": lambda line: units.count_of(line.exposed_gb_per_s),
     "peak MiB": lambda line: units.mebibytes(line.peak_allocated_bytes),
     "sent MiB": sent_cell,
@@ -121,7 +122,7 @@ COLUMNS: dict[str, Callable[[Line], str]] = {
     "grad MiB": lambda line: sent_cell(line, "gradients"),
     "gate error": gate_cell,
 }
-RATES = {"mfu": "mfu", "GB/s": "exposed_gb_per_s"}
+RATES = {"mfu": "mfu", "bubble ms": "bubble_ms", "GB/s": "exposed_gb_per_s"}
 """Columns only where there is room and a line has a figure, and the fields that they show."""
 FULL = tuple(name for name in COLUMNS if name not in ("sent MiB", *RATES))
 COLUMN_SETS = (

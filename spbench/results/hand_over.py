@@ -92,6 +92,8 @@ class Sample(BaseModel, frozen=True):
     """Compiled graphs that ran in the step behind the timed ones."""
     unseen_operators: str = ""
     """Operators in the first step that nothing can look into, and how often each was called."""
+    bubble: float | None = None
+    """What a stage of a pipeline waits for others, as a part of what it computes."""
     optimizer_bytes: int | None = None
     """Bytes that the optimizer keeps from step to step; None: there is no optimizer."""
     repeat_error: float | None = None

@@ -489,6 +489,16 @@ class Record:
         ),
     ] = ""
 
+    bubble_ms: Annotated[
+        float | None,
+        Column(
+            "Milliseconds that the stages of a pipeline wait for one another as it fills and "
+            "empties, if nothing takes time to send: `compute_ms` (P - 1) / m for P stages of m "
+            "microbatches; a part of `exposed_comm_ms`. Blank: no pipeline.",
+            "ms",
+        ),
+    ] = None
+
     @property
     def effort_label(self) -> str:
         """Name of the measurement budget; rows of older versions have none, and were full."""

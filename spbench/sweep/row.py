@@ -117,6 +117,8 @@ def measured(case: Case, samples: Sequence[Sample], peak_tflops: float | None) -
     columns["compute_note"] = next((s.compute_note for s in samples if s.compute_note), "")
     if silent:
         columns |= {"compute_ms": typical(silent), "iterations": len(silent)}
+        if (bubble := samples[0].bubble) is not None:
+            columns["bubble_ms"] = bubble * columns["compute_ms"]
     if steps or silent:  # a share has silent steps alone
         columns |= _issuing(typical(steps or silent), issued)
     if steps:

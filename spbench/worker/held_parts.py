@@ -62,7 +62,7 @@ class HeldParts:
 
     @cached_property
     def leaving(self) -> Shard:
-        """Of which samples each rank has the output: those of a last stage."""
+        """The samples whose output each rank has: those of a last stage."""
         return self._of_stage(self.samples, 0 if self.stages is None else self.stages.count - 1)
 
     def _of_stage(self, cut: Shard, stage: int) -> Shard:
@@ -73,14 +73,14 @@ class HeldParts:
         return replace(cut, runs=tuple(own if at == stage else NONE for own, at in runs))
 
     def cuts(self, pairs: Mapping[str, Shard]) -> dict[str, Shards]:
-        """Of the output and of the inputs' gradients; ``pairs``: how each of these is cut."""
+        """How the output and the inputs' gradients are cut; ``pairs``: how each of these is."""
         given = {gradient_name(axis): cut for axis, cut in pairs.items()}
         given |= {"gradient of the input": self.first, GRADIENT_OF_TEXT: self.group.text}
         found = {name: (*self._among(cut), self.entering) for name, cut in given.items()}
         return found | {"output": (*self._among(self.last), self.leaving)}
 
     def cut_of_weight(self, name: str, weight: nn.Parameter) -> Shards:
-        """Of a weight that strategies have cut, or not, on each rank."""
+        """What each rank has of a weight that strategies have cut, or not."""
         part = part_of(weight)
         cut = () if part is None else self._among(part)
         stage = self._stage_of_weight(name)

@@ -132,6 +132,7 @@ def _time(
         "step_ms": None if is_share else times.timed_ms,
         "compute_ms": times.timed_ms if is_share else silent.unless_given_up(times.silent_ms),
         "compute_note": silent.why_none,
+        "bubble": None if whole.plan.stages is None else float(whole.plan.stages.bubble),
         "issue_ms": timed.issue_ms if group.device.type == "cuda" else None,
         "stopped_by": times.stopped_by,
         "conditions": conditions,

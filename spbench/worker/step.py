@@ -37,7 +37,7 @@ from spbench.strategies.base import Plan
 from spbench.worker.fingerprint import Grids
 from spbench.worker.held_parts import HeldParts
 from spbench.worker.observer import Observer
-from spbench.worker.pipeline import Pipeline
+from spbench.worker.stage_step import StageStep
 from spbench.worker.tensor_errors import root_mean_square
 from spbench.worker.witness import Witness
 from spbench.workload.case import Execution
@@ -110,13 +110,13 @@ class Step:
         elif self.train:
             self.gradients = self._gradient_sum(over, several_buckets)
             self.comm.deferred.on_gradient = self.gradients.ready
-        self.pipeline: Pipeline | None = None
+        self.stage: StageStep | None = None
         if stages is not None:
             assert isinstance(model, Transformer), "an attention alone has no stages"
             self.comm.deferred.is_off = True  # a gradient is added to by each microbatch
             comms, sums = (self.all_ranks, self.gradient_comm), self.gradients
             assert not isinstance(sums, SharedWeights), "stages share out no weights"
-            self.pipeline = Pipeline(model, stages.microbatches, *comms, sums)
+            self.stage = StageStep(model, stages.microbatches, *comms, sums)
         updates = with_optimizer and workload.optimizer == "adamw"
         self.optimizer = adamw(self.model.parameters()) if updates else None
         self.captured: Captured | None = None
@@ -171,7 +171,7 @@ class Step:
 
     def _of_all_stages(self, own: dict[str, Tensor]) -> dict[str, Tensor]:
         """Tensors of weights that this rank has, by name; of other stages' no rows."""
-        if self.pipeline is None:
+        if self.stage is None:
             return {name: local(x) for name, x in own.items()}
         like = next(iter(own.values()))
         return {
@@ -322,8 +322,8 @@ class Step:
 
     def _forward_and_backward(self, mine: Inputs, cotangent: Tensor) -> Tensor:
         """Whole, or microbatch by microbatch; in training each ``.grad`` is there behind it."""
-        if self.pipeline is not None:
-            return self.pipeline(mine, cotangent)
+        if self.stage is not None:
+            return self.stage(mine, cotangent)
         out: Tensor = self.model(mine)
         if self.train:
             with self.all_ranks.transport.phase("backward"):

@@ -16,7 +16,7 @@ from typing import Any
 import numpy as np
 
 from spbench.projection.advise.project import KIND, Projection
-from spbench.projection.costmodel.step_time import COMPUTE, HOST, Cost, Mode
+from spbench.projection.costmodel.step_time import BUBBLE, COMPUTE, HOST, Cost, Mode
 from spbench.results.machine import environment
 from spbench.results.record import USABLE, Record
 from spbench.results.store import Store
@@ -104,15 +104,17 @@ def _figures(each: Projection, *, is_gpu: bool) -> dict[str, Any]:
     }
 
 
-def _split(step_s: float, terms: Mapping[str, float], *, is_gpu: bool) -> dict[str, float]:
-    """The step without communication, what communication adds to it, and what of it is hidden. A
+def _split(step_s: float, terms: Mapping[str, float], *, is_gpu: bool) -> dict[str, float | None]:
+    """The step without communication, what that and a bubble add to it, and what is hidden. A
     GPU computes while the host launches, so that the longer of the two counts."""
     device_s, host_s = sum(terms.get(kind, 0.0) for kind in COMPUTE), terms[HOST]
     compute_s = min(max(device_s, host_s) if is_gpu else device_s + host_s, step_s)
+    exposed_s = step_s - terms.get(BUBBLE, 0.0) - compute_s
     ends = (" exposed", " hidden")
     sent_s = sum(seconds for name, seconds in terms.items() if name.endswith(ends))
     return {
         "compute_ms": 1e3 * compute_s,
         "exposed_comm_ms": 1e3 * step_s - 1e3 * compute_s,
-        "hidden_comm_ms": 1e3 * max(sent_s - (step_s - compute_s), 0.0),
+        "bubble_ms": 1e3 * terms[BUBBLE] if BUBBLE in terms else None,
+        "hidden_comm_ms": 1e3 * max(sent_s - exposed_s, 0.0),
     }

@@ -32,6 +32,8 @@ COMPUTE = ("gemm", "attention", "elementwise", SHARE)
 HOST = "host"
 """What the host takes to launch kernels and collectives."""
 MODELLED = (*COMPUTE[:3], HOST)
+BUBBLE = "bubble"
+"""What the stages of a pipeline wait for one another as it fills and empties."""
 BEYOND = "beyond"
 """A factor of the whole step: what no term holds."""
 
@@ -120,17 +122,22 @@ class Step:
     is_gpu: bool
     """Whether the device computes behind the host's back."""
     drawing: Drawing
+    bubble: float = 0.0
+    """What a stage of a pipeline waits for others, as a part of what it does."""
 
     def seconds(self, factors: Draws, share: Draws | float) -> Draws:
         """Seconds for each draw of factors (draws, doubts), with this share of overlap."""
+        step = self._without_bubble(factors, share) * (1 + self.bubble)
+        return step * self.sums.total(BEYOND, factors) * factors[:, self.own]
+
+    def _without_bubble(self, factors: Draws, share: Draws | float) -> Draws:
         sums = self.sums
         compute = sum((sums.total(kind, factors) for kind in COMPUTE), np.zeros(len(factors)))
         hidden = self.hidden(factors, share)
         exposed = (np.maximum(sums.total(term, factors) - s, 0.0) for term, s in hidden.items())
         busy = sum(exposed, compute)
         host = sums.total(HOST, factors)
-        step = np.maximum(busy, host) if self.is_gpu else busy + host
-        return step * sums.total(BEYOND, factors) * factors[:, self.own]
+        return np.maximum(busy, host) if self.is_gpu else busy + host
 
     def hidden(self, factors: Draws, share: Draws | float) -> dict[str, Draws]:
         """Seconds of each collective that are hidden: by kernels behind it, or as a sum of
@@ -184,6 +191,8 @@ class Step:
             whole, inside = float(self.sums.total(term, middle)[0]), float(hidden[0])
             terms[f"{term} exposed"] = (whole - inside) * repeats
             terms[f"{term} hidden"] = inside * repeats
+        if self.bubble:
+            terms[BUBBLE] = float(self._without_bubble(middle, OVERLAP)[0]) * self.bubble * repeats
         return terms
 
 
@@ -199,6 +208,7 @@ def _drawn_sum(parts: Iterable[tuple[int, float]], factors: Draws) -> Draws:
 #     issue    launches, or all operations, x launch time + collectives x call   on the host
 #     exposed  sum over collectives of (time - what kernels behind it hide)
 #     step     max(compute + exposed, issue)    on a GPU; their sum on a CPU
+#     bubble   step x (P - 1) / m more, in a pipeline of P stages and m microbatches
 #
 # Overlap is bracketed: nothing is hidden, or all that kernels between start and wait can hide. The
 # middle hides ``OVERLAP`` of that, or what was timed. The sum of gradients may hide behind
@@ -396,6 +406,7 @@ def _step(
         own=at,
         is_gpu=is_gpu,
         drawing=cluster.drawing,
+        bubble=work.bubble,
     )
 
 

@@ -24,8 +24,10 @@ from spbench.layers.heads import share_heads
 from spbench.projection.dryrun.dry_step import DryStep
 from spbench.strategies.base import Plan
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
-from spbench.workload.mesh import Mesh
+from spbench.workload.flops import block_flops
+from spbench.workload.mesh import PP, Mesh
 from spbench.workload.sharding import Run, Shard, shard_sizes
+from spbench.workload.stages import Stages
 from spbench.workload.traffic import Transfer, kinds_of_ranks, tally
 from spbench.workload.workload import Workload
 
@@ -35,6 +37,8 @@ Heads = tuple[int, int]
 
 def ranks_to_count(plan: Plan) -> list[int]:
     """Ranks of which one has the most operations and one the most bytes, in ascending order."""
+    if plan.stages is not None:
+        return _of_stages(plan, plan.stages)
     plan = plan.group  # groups are alike
     workload, mesh = plan.workload, plan.mesh
     shards, begins = _shards(plan)
@@ -46,6 +50,23 @@ def ranks_to_count(plan: Plan) -> list[int]:
         alike.setdefault(held, []).append(rank)
     counted = (_ends(members, mesh) if begins else members[:1] for members in alike.values())
     return sorted(rank for found in counted for rank in found)
+
+
+def _of_stages(plan: Plan, stages: Stages) -> list[int]:
+    """Those of the first stage, which holds the most microbatches, of the last, and of the one with
+    the most operations."""
+    flops = block_flops(plan.workload)
+    of_stages = [sum(flops[n] for n in part.blocks) for part in stages.parts]
+    counted = {0, of_stages.index(max(of_stages)), stages.count - 1}
+    inside, ranks = ranks_to_count(plan.group), plan.group.ranks
+    outside = [axis for axis, _ in plan.mesh.axes if axis not in plan.group.mesh.names]
+    found = []
+    for rank in range(plan.ranks):
+        place = plan.mesh.place(rank)
+        is_one = all(place[axis] == 0 for axis in outside if axis != PP)  # groups are alike
+        if is_one and place[PP] in counted and rank % ranks in inside:
+            found.append(rank)
+    return found
 
 
 def _shards(plan: Plan) -> tuple[list[Shard], bool]:

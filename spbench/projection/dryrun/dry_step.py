@@ -192,7 +192,6 @@ class DryRun:
                 if step.shared is not None:
                     log.resized = partial(getattr, step.shared, "gathered")
                 log.hold([*step.model.buffers(), *inputs.tensors, cotangent], "activations")
-                log.in_forward = step.train
             with recorder.recording():
                 step(inputs, cotangent)
                 if log is not None:
@@ -230,6 +229,7 @@ def _mark(step: Step, blocks: Sequence[Block], workload: Workload, recorder: Rec
     for core in cores if workload.recomputes_attention else ():
         core.register_forward_pre_hook(partial(_enters_again, recorder))
         core.register_forward_hook(partial(_leaves_again, recorder), always_call=True)
+    step.model.register_forward_pre_hook(partial(_begins, recorder, step.train))
     step.model.register_forward_hook(partial(_ends, recorder))
 
 
@@ -257,6 +257,11 @@ def _leaves(recorder: Recorder, place: tuple[int, int], _: Any, __: Any, out: An
     x = out[0] if out is not None else None
     if isinstance(x, Tensor) and x.requires_grad:
         x.register_hook(lambda _: recorder.begin(("backward", *place)))
+
+
+def _begins(recorder: Recorder, is_train: bool, *_: Any) -> None:
+    if recorder.storages is not None:
+        recorder.storages.in_forward = is_train
 
 
 def _ends(recorder: Recorder, *_: Any) -> None:

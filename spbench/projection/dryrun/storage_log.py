@@ -131,7 +131,8 @@ class StorageLog:
         self._events.append(held)
 
     def stretches(self) -> dict[object, Stretch]:
-        """Every stretch by its name, from what parts storages turned out to be."""
+        """Every stretch by its name, from what parts storages turned out to be; of one that comes
+        again, with another microbatch, the highest peak."""
         found: dict[object, Stretch] = {}
         alive: set[_Held] = set()
         now: Level = Counter()
@@ -150,7 +151,9 @@ class StorageLog:
                 now[event.part] -= event.size
                 total -= event.size
                 continue
-            found[name] = Stretch(start, peak)
+            before = found.get(name, Stretch(start, peak))
+            highest = max(before.peak, peak, key=Counter.total)
+            found[name] = Stretch(before.start, highest)
             name, start, peak, most = event, Level(now), Level(now), total
         return found
 

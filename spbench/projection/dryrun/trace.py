@@ -65,6 +65,7 @@ def work(
         for each in (ranks_to_count(plan) if rank is None else [rank])
     ]
     few = FewBlocks.of(plan.workload, plan.layout)
+    few = few if plan.stages is None else few.all  # a stage has some of the blocks
     done = [_work(few, run, base, with_memory) for run, base in _bases(few, runs, with_memory)]
     most = max(done, key=lambda each: each.operations)
     return replace(most, memory=max((x.memory for x in done if x.memory), key=_peak, default=None))
@@ -134,6 +135,7 @@ def _traced(run: DryRun, total: Counted, weights: list[nn.Parameter]) -> Work:
         kernels=total.kernels,
         messages=total.messages,
         calls=total.calls,
+        bubble=0.0 if plan.stages is None else float(plan.stages.bubble),
     )
 
 

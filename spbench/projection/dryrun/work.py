@@ -94,6 +94,8 @@ class Work:
     calls: int = 0
     """Operations that the host calls, views too."""
     memory: Memory | None = None
+    bubble: float = 0.0
+    """What a stage of a pipeline waits for others, as a part of what it does."""
 
     @property
     def launches(self) -> int:

@@ -30,10 +30,10 @@ def test_a_block_is_recomputed_as_a_whole(checkpointing: str, calls: int) -> Non
     def count(module: nn.Module, given: Any) -> None:
         called[module] += 1
 
-    for block in step.model.blocks:
+    for block in step.model.blocks.values():
         block.register_forward_pre_hook(count)
     step(*step.seeded_inputs())
-    assert [called[block] for block in step.model.blocks] == [calls] * step.workload.depth
+    assert [called[block] for block in step.model.blocks.values()] == [calls] * step.workload.depth
 
 
 @pytest.mark.parametrize(("checkpointing", "calls"), [("none", 1), ("full", 2), ("selective", 2)])
@@ -68,7 +68,9 @@ def test_two_stacks_of_one_block_are_one() -> None:
 def test_a_block_holds_its_weights() -> None:
     """Blocks have equal weights by name and shape; what is outside belongs to no block."""
     model = one_step().model
-    shapes = [{name: p.shape for name, p in block.named_parameters()} for block in model.blocks]
+    shapes = [
+        {name: p.shape for name, p in block.named_parameters()} for block in model.blocks.values()
+    ]
     assert all(each == shapes[0] for each in shapes)
     outside = {name for name, _ in model.named_parameters() if not name.startswith("blocks.")}
     assert {name.partition(".")[0] for name in outside} <= {

@@ -24,7 +24,7 @@ from spbench.workload.traffic import Phase
 
 
 @final
-class Pipeline:
+class StageStep:
     """Runs forward and backward of a rank's stage, microbatch by microbatch."""
 
     def __init__(
