@@ -83,8 +83,9 @@ def checks_for(
 
 
 def around(workload: Workload) -> Sequence[CaseMesh]:
-    """Meshes in which a few shapes are proved: half of the batch, half of the weights."""
-    return (CaseMesh(dp=2), CaseMesh(tp=2)) if workload.name in MESH_SHAPES else ()
+    """Meshes in which a few shapes are proved: half of the batch, of the weights, of the blocks."""
+    every = CaseMesh(dp=2), CaseMesh(tp=2), CaseMesh(pp=2)
+    return every if workload.name in MESH_SHAPES else ()
 
 
 def verify(
