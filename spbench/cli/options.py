@@ -160,8 +160,8 @@ mesh_option = click.option(
     default=("dp=1",),
     metavar="AXIS=N[,...]",
     help="Axes around the strategies, outermost first: groups with their part of the batch (dp=2) "
-    "or of the branches of guidance (cfg=2), neighbours that cut the weights (tp=2); repeated to "
-    "compare.",
+    "or of the branches of guidance (cfg=2), stages of a pipeline (pp=2), neighbours that cut the "
+    "weights (tp=2); repeated to compare.",
 )
 device_option = click.option(
     "--device",

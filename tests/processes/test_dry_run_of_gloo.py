@@ -105,6 +105,14 @@ def test_every_strategy_and_mesh(tmp_path: Path) -> None:
     assert not wrong(cases, 4, tmp_path)
 
 
+def test_stages_of_a_pipeline(tmp_path: Path) -> None:
+    """Each of its ranks, with as many microbatches as are under way in its stage."""
+    more = {"optimizer": "adamw", "batch": 4}
+    cases = [("ulysses", CaseMesh(pp=2), workload(**more))]
+    cases.append(("dsp", CaseMesh(pp=2), workload(checkpointing="full", microbatches=2, **more)))
+    assert not wrong([*cases, ("ulysses", CaseMesh(pp=2, tp=2), workload(**more))], 4, tmp_path)
+
+
 def test_weights_that_are_shared_out(tmp_path: Path) -> None:
     """By torch's own code in both: with AdamW, recomputed, beside groups that cut weights."""
     more = {"optimizer": "adamw", "batch": 2}

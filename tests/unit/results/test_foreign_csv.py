@@ -227,7 +227,7 @@ predicted_bytes_forward predicted_bytes_backward predicted_bytes_gradients
 all_to_all_bytes all_gather_bytes reduce_scatter_bytes all_reduce_bytes p2p_bytes
 output_error gradient_error tolerance load_average others_cores
 gpu_clock_mhz gpu_power_w gpu_neighbours launch_s steps_s turns
-issue_ms alloc_retries timed_clock_mhz silent_clock_mhz optimizer_bytes
+issue_ms bubble_ms alloc_retries timed_clock_mhz silent_clock_mhz optimizer_bytes
 repeat_error agreement_error float32_error hidden_comm_ms memory_limit_bytes slower_share
 exposed_gb_per_s cpu_gflop_per_s compiled"""
 POSITIVE = """schema_version batch world_size sp_size dp_size step_ms step_ms_p10 step_ms_p90
