@@ -182,6 +182,8 @@ def lane_lines(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
     if is_last:
         if lane.saves_last_switch and frame.sublayers.stop < len(lane.legs):
             yield from folded("the last switch of the stack is left out", frame.width)
+        for line in lane.holds:
+            yield Text(f"  {line}")
         yield from folded(lane.note, frame.width)
 
 

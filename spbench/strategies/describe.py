@@ -15,6 +15,7 @@ from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, final
 
 from spbench.strategies.registry import UnknownStrategyError, in_mesh
+from spbench.strategies.who_holds import who_holds
 from spbench.workload.block import Attention, Stack, Sublayer
 from spbench.workload.case import Case, Cell
 from spbench.workload.mesh import NO_MESH, CaseMesh
@@ -164,12 +165,14 @@ def _lane(name: str, strategy: Strategy, workload: Workload, ranks: int) -> Lane
     plan = strategy.on(workload, ranks)
     busiest = busiest_rank(sent for sent in plan.traffic if sent.phase == "forward")
     # Groups of guidance do the same: rank 5 of two groups of 4 is rank 1 of its group.
-    legs = _legs(plan.group, busiest % plan.group.ranks)
+    times = 1 if plan.stages is None else plan.stages.microbatches
+    legs = _legs(plan.group, busiest % plan.group.ranks, times)
     stacks = courses(plan.layout, workload)
     means = [mean_bytes(course, legs) * course.part.depth for course in stacks]
     return Lane(
         strategy=name,
-        note=_notes(plan),
+        note=plan.notes if (holds := who_holds(plan)) else _notes(plan),
+        holds=holds,
         legs=legs,
         axes={axis: tuple(workload.grid(axis)) for axis in workload.axes},
         periods=tuple(course.period for course in stacks),
@@ -179,9 +182,11 @@ def _lane(name: str, strategy: Strategy, workload: Workload, ranks: int) -> Lane
     )
 
 
-def _legs(plan: Plan, rank: int) -> tuple[Leg, ...]:
+def _legs(plan: Plan, rank: int, times: int) -> tuple[Leg, ...]:
+    """``times``: microbatches in a step, each of which sends what the plan says."""
+
     def sent(transfer: Transfer) -> Sent:
-        return Sent(op=transfer.op, sent_bytes=transfer.sent[rank])
+        return Sent(op=transfer.op, sent_bytes=times * transfer.sent[rank])
 
     made: dict[tuple[Sublayer, str, str], Leg] = {}  # a stack repeats a few legs
     legs = []
@@ -193,7 +198,7 @@ def _legs(plan: Plan, rank: int) -> tuple[Leg, ...]:
         if key not in made:
             forward, _ = plan.sublayer_traffic(sublayer, axis)
             hops, _ = plan.switch_traffic(axis, after)
-            sent_bytes = sum((hop.sent[rank] for hop in hops), Fraction(0))
+            sent_bytes = times * sum((hop.sent[rank] for hop in hops), Fraction(0))
             switch = Sent(op=hops[0].op, sent_bytes=sent_bytes) if hops else None
             moved = tuple(x for x in map(sent, forward) if x.sent_bytes)  # no ring of one rank
             made[key] = Leg(axis=name, transfers=moved, switch=switch)

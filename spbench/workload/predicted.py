@@ -76,6 +76,8 @@ class Lane:
     strategy: str
     why_not: str | None = None
     note: str = ""
+    holds: tuple[str, ...] = ()
+    """Who holds what, a line for each axis of a mesh around the strategy."""
     legs: tuple[Leg, ...] = ()
     axes: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """The axes as the strategy cuts them, in tensor order, and which of the model's each is."""
