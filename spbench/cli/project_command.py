@@ -33,6 +33,7 @@ from spbench.sweep.run_folder import output_folder
 from spbench.text import quoted
 from spbench.worker.fault_injection import refuse_fault
 from spbench.workload.case import MAX_RANKS, Device
+from spbench.workload.mesh import CaseMesh
 from spbench.workload.workload import Workload
 
 if TYPE_CHECKING:
@@ -40,9 +41,9 @@ if TYPE_CHECKING:
     from spbench.projection.advise.project import Projection
     from spbench.projection.costmodel.hardware import Cluster
     from spbench.projection.costmodel.step_time import Mode
-    from spbench.workload.workload import Workload
 
-OF_PROJECTION = ("strategies", "gpus", "settings", "lengths", "compiled", "kernel", "as_csv")
+OF_PROJECTION = ("strategies", "gpus", "meshes", "settings", "lengths", "compiled", "kernel")
+OF_PROJECTION += ("as_csv",)
 """Parameters of ``project`` that choose and print cases, which measurements do themselves."""
 
 
@@ -80,6 +81,7 @@ def print_against(run: Path, cluster: str | None, *, is_beside: bool, as_json: b
 @click.option(
     "-g", "--gpus", metavar="N[,N...]", help=f"Numbers of ranks.  {options.RANKS_OF_CLUSTER}"
 )
+@options.mesh_option
 @options.settings_option
 @click.option(
     "--axis",
@@ -115,6 +117,7 @@ def project_command(
     cluster: str | None,
     strategies: Sequence[str],
     gpus: str | None,
+    meshes: Sequence[CaseMesh],
     settings: Sequence[str],
     lengths: str | None,
     share: Path | None,
@@ -140,9 +143,12 @@ def project_command(
             "'spbench project dsp-720m --cluster hgx-h100 --gpus 8,16'; or give --against"
         )
     sizes = [choose_workload(workload, [*settings, *more]) for more in settings_of(lengths)]
-    ranks, names = rank_counts(gpus or "8"), options.strategies_of(strategies)
+    ranks, plain = rank_counts(gpus or "8"), options.strategies_of(strategies)
+    names = [mesh.beside(name) for mesh in meshes for name in plain]
     if share is not None and (compiled or kernel):
         raise Failure("--share measured kernels as they ran; leave out --compiled and --kernel")
+    if share is not None and any(mesh.axes for mesh in meshes):
+        raise Failure("--share measured strategies that have all ranks; leave out --mesh")
     with loading_torch():
         from spbench.projection.costmodel.hardware import find
         from spbench.projection.costmodel.step_time import Mode

@@ -200,6 +200,7 @@ FLAGS = {
         "--gpus",
         "--json",
         "--kernel",
+        "--mesh",
         "--out",
         "--set",
         "--share",
