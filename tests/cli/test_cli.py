@@ -212,6 +212,7 @@ FLAGS = {
     "recommend": [
         "--cluster",
         "--compiled",
+        "--fixed",
         "--gpus",
         "--json",
         "--set",
