@@ -264,6 +264,7 @@ def recommend_command(
     counts = counts if gpus else [min(counts[0], target.most_ranks or counts[0])]
     asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
     fixed = _with_settings(fixed, settings, work)
+    compared = () if options.asks_for(strategies, "all", "vendors") else names
     advised, why_not = [], {}
     for count in counts:
         try:
@@ -271,7 +272,8 @@ def recommend_command(
                 weighed = _with_shares(work, target, names, count, mode, share, asked)
                 advised.append(recommend(weighed, target, mode))
             else:
-                advised.append(recommend(*_searched(work, target, names, count, mode, fixed)))
+                found = _searched(work, target, names, count, mode, fixed, compared)
+                advised.append(recommend(*found))
         except Failure as failure:
             why_not[count] = str(failure)
     if not advised:
@@ -328,16 +330,17 @@ def _searched(
     ranks: int,
     mode: Mode,
     fixed: dict[str, int | str],
+    compared: Sequence[str],
 ) -> tuple[list[Projection], Cluster, Mode, Searched]:
-    """Plans that ran without data, until no other can be the fastest; as ``recommend`` takes it.
-    Raises Failure where there is no plan to weigh."""
+    """Plans that ran without data, until no other can be the fastest, and one of each strategy that
+    is compared in any case; as ``recommend`` takes it. Raises Failure where there is no plan."""
     from spbench.projection.advise.plans import Candidate, plans
     from spbench.projection.advise.project import Projection, project
     from spbench.projection.advise.search import Search
     from spbench.projection.dryrun.rank_work import forked, works
 
     all_plans = plans(names, work, ranks, fixed)
-    search = Search(work, all_plans.candidates, cluster, mode, ranks)
+    search = Search(work, all_plans.candidates, cluster, mode, ranks, compared)
     click.echo(
         stamped(
             f"{DRY_RUNS}: {counted(len(all_plans.candidates), 'plan')}, the most promising first"

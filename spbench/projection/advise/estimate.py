@@ -22,7 +22,7 @@ from typing import final
 from spbench.projection.advise.plans import RECOMPUTED, Candidate
 from spbench.projection.advise.project import Projection
 from spbench.projection.costmodel.hardware import Cluster
-from spbench.projection.costmodel.step_time import COMPUTE, OVERLAP, Mode, Prices
+from spbench.projection.costmodel.step_time import COMPUTE, HOST, OVERLAP, Mode, Prices
 from spbench.projection.dryrun.depths import MOMENTS
 from spbench.projection.dryrun.trace import ADAMW_PASSES
 from spbench.projection.dryrun.work import Kernel, Message
@@ -75,6 +75,12 @@ class Estimate:
         way = self.candidate.workload.checkpointing
         return (way, self.candidate.name), (way, self.candidate.mesh.tp), way
 
+    @property
+    def launches(self) -> tuple[Hashable, Hashable]:
+        """Its name, whose other forms launch no less than the one that computes nothing again and
+        shares out nothing; and its kind with the same neighbours."""
+        return self.candidate.name, (self.kind, self.candidate.mesh.tp)
+
     def held_bytes(self, activations: float) -> float:
         """What it holds at least, where forward leaves so much for backward."""
         in_forward = self.gathered_bytes + activations
@@ -92,6 +98,9 @@ class Estimator:
     prices: Prices = field(default_factory=Prices)
     computed_s: dict[Hashable, float] = field(default_factory=dict)
     """The least that a rank computes beside the update, by what ``Estimate.computes`` names."""
+    host_s: dict[Hashable, float] = field(default_factory=dict)
+    """The least that the host takes to launch what a candidate calls, by its name, and by those
+    that launch about as much."""
     activations: dict[Hashable, int] = field(default_factory=dict)
     """The least that forward leaves for backward, by the same names."""
     hidden: dict[tuple[str, bool], dict[str, float]] = field(default_factory=dict)
@@ -131,6 +140,8 @@ class Estimator:
             if run.work.memory:
                 kept = run.work.memory.activations
                 self.activations[group] = min(kept, self.activations.get(group, kept))
+        for group in estimate.launches:
+            self.host_s[group] = min(terms[HOST], self.host_s.get(group, terms[HOST]))
         hidden = self.hidden.setdefault(estimate.kind, {})
         for op in estimate.sent_s:
             inside, outside = (
@@ -152,7 +163,10 @@ class Estimator:
             if group in self.computed_s
         )
         compute_s = next(known, LESS * self.compute_s(estimate))
-        return compute_s + estimate.update_s + sent_s
+        own, alike = estimate.launches
+        host_s = self.host_s.get(own, LESS * self.host_s.get(alike, 0.0))
+        busy_s = compute_s + estimate.update_s + sent_s
+        return max(busy_s, host_s) if self.cluster.device.kind == "gpu" else busy_s + host_s
 
     def likely_s(self, estimate: Estimate) -> float:
         """Seconds by which candidates are put in order: half of what may be hidden is, where

@@ -3,7 +3,8 @@
 A way is a strategy with its options, the mesh around it, and in training what ranks share out
 (``zero``) and what backward computes again (``checkpointing``). What does the same is weighed once:
 samples of the batch and branches of guidance are the same thing to a strategy, so of ``dp=4`` and
-``dp=2,cfg=2`` one is.
+``dp=2,cfg=2`` one is. On one rank all strategies do the same: where the mesh has all ranks, one of
+them is weighed.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ from typing import final
 
 from spbench.errors import Failure
 from spbench.projection.advise.candidates import candidates
-from spbench.strategies.base import Plan
+from spbench.strategies.base import Plan, Strategy
 from spbench.strategies.refusals import divisors
 from spbench.strategies.registry import in_mesh
 from spbench.workload.catalogue import with_settings
@@ -75,11 +76,16 @@ def plans(names: Sequence[str], workload: Workload, ranks: int, fixed: Fixed) ->
             f"{workload.guidance}: sizes divide the ranks, {DP} the batch, {CFG} the guidance"
         )
     for mesh in around:
+        in_this: dict[str, Strategy] = {}
         for name in candidates(names, workload, ranks, mesh):
             strategy = in_mesh(name, mesh)
             if why := strategy.declines(workload, ranks) or strategy.only_measured:
                 why_not.setdefault(name.partition(":")[0], why)
-                continue
+            else:
+                in_this[name] = strategy
+        if prod(size for _, size in mesh.axes) == ranks:
+            in_this = _one_of(in_this, workload, ranks, cuts=mesh.tp > 1)
+        for name, strategy in in_this.items():
             by_checkpointing: dict[str, Plan] = {}
             for way in ways:
                 again = way.checkpointing
@@ -91,6 +97,19 @@ def plans(names: Sequence[str], workload: Workload, ranks: int, fixed: Fixed) ->
     return Plans(
         candidates=found, why_not={name: why for name, why in why_not.items() if name not in can}
     )
+
+
+def _one_of(
+    strategies: Mapping[str, Strategy], workload: Workload, ranks: int, *, cuts: bool
+) -> dict[str, Strategy]:
+    """The first of strategies that have one rank each, where all do the same: of those that would
+    cut weights there, only where no other is named."""
+    plain = [
+        name
+        for name, strategy in strategies.items()
+        if strategy.on(strategy.flattened(workload), ranks).cuts_weights == cuts
+    ]
+    return {name: strategies[name] for name in (plain or [*strategies])[:1]}
 
 
 def meshes(workload: Workload, ranks: int, fixed: Fixed) -> Iterator[CaseMesh]:

@@ -211,7 +211,7 @@ SHARED = ("zero", "checkpointing")
 SHOWN = 10
 """Rows of the table, or more where more are not told apart."""
 NAMED = 3
-"""Strategies that hold too much, and groups of those that do the same, which have a line each."""
+"""Groups of strategies that do the same which have a line each."""
 
 
 def show_advice(advice: Recommendation, asked: Sequence[str]) -> None:
@@ -261,12 +261,12 @@ def _title(advice: Recommendation) -> str:
     return replace(best, workload=plain).title
 
 
-def plan_name(advice: Recommendation) -> str:
-    """The fastest, with what was searched for beside its strategy and mesh."""
-    best = advice.best
-    if advice.searched is None or best.workload.mode != "train":
-        return best.strategy
-    return f"{best.strategy} ({', '.join(f'{x} {getattr(best.workload, x)}' for x in SHARED)})"
+def plan_name(advice: Recommendation, each: Projection | None = None) -> str:
+    """The fastest, or another, with what was searched for beside its strategy and mesh."""
+    named = each or advice.best
+    if advice.searched is None or named.workload.mode != "train":
+        return named.strategy
+    return f"{named.strategy} ({', '.join(f'{x} {getattr(named.workload, x)}' for x in SHARED)})"
 
 
 def remarks(advice: Recommendation, asked: Sequence[str]) -> Iterator[str]:
@@ -289,11 +289,13 @@ def remarks(advice: Recommendation, asked: Sequence[str]) -> Iterator[str]:
         )
     for kept, same in [*advice.same.items()][:NAMED]:
         yield f"{listed([kept, *same])} do the same work, which counts once"
-    for each in advice.too_large[: NAMED if advice.searched else None]:
+    for each in advice.too_large:
         is_faster = each.took.step_s < advice.best.took.step_s
+        if advice.searched and (not is_faster or each is not advice.too_large[0]):
+            continue  # the search counts them
         yield (
-            f"{each.strategy} {'would be faster, and ' * is_faster}does not fit: it holds "
-            f"{(each.peak_bytes or 0) / 1e9:.1f} of {each.limit_bytes / 1e9:.0f} GB a rank"
+            f"{plan_name(advice, each)} {'would be faster, and ' * is_faster}does not fit: it "
+            f"holds {(each.peak_bytes or 0) / 1e9:.1f} of {each.limit_bytes / 1e9:.0f} GB a rank"
         )
     if advice.searched:
         yield from left_out(advice.searched, advice.best)
@@ -309,11 +311,17 @@ def left_out(searched: Searched, best: Projection) -> Iterator[str]:
     """What the search did not run, and why."""
     if searched.too_large:
         room, limit = (f"{x * best.limit_bytes / 1e9:.3g}" for x in (USABLE, 1))
-        yield f"{counted(searched.too_large, 'plan')} hold more than {room} of {limit} GB a rank"
+        holds = "holds" if searched.too_large == 1 else "hold"
+        yield (
+            f"{counted(searched.too_large, 'plan')} {holds} more than {room} of {limit} GB a rank, "
+            "whatever ranks share out and compute again"
+            if best.workload.mode == "train"
+            else f"{counted(searched.too_large, 'plan')} {holds} more than {room} of {limit} GB"
+        )
     if searched.slower:
         yield (
-            f"{counted(searched.slower, 'plan')} did not run: by what they compute and send they "
-            f"take at least {searched.at_least:.2f} times as long as {best.strategy}"
+            f"{counted(searched.slower, 'plan')} did not run: by what is computed and sent, each "
+            f"takes at least {searched.at_least:.2f} times as long as {best.strategy}"
         )
 
 

@@ -41,11 +41,11 @@ class Searched:
     ranks: int
     projected: Sequence[Projection]
     too_large: int
-    """Candidates that hold more than a device has, by weights or by dry run."""
+    """Plans that hold more than a device has in every form, by weights or by dry run."""
     least_bytes: float
-    """What the smallest of all holds, as far as is known."""
+    """What the smallest form of all holds, as far as is known."""
     slower: int
-    """Plans that did not run as they take longer."""
+    """Plans of which no form ran, since all take longer."""
     at_least: float
     """How many times the fastest's time they take at least."""
 
@@ -61,10 +61,12 @@ class Search:
         cluster: Cluster,
         mode: Mode,
         ranks: int,
+        compared: Sequence[str] = (),
     ) -> None:
+        """``compared``: strategies of which a plan runs in any case."""
         if unfit := why_not_on(cluster, ranks):
             raise Failure(unfit)
-        self.workload, self.ranks = workload, ranks
+        self.workload, self.ranks, self.compared = workload, ranks, compared
         self.estimator = Estimator(cluster=cluster, mode=mode, ranks=ranks)
         self.room = USABLE * cluster.used_by(ranks).device.memory_gb.value * 1e9
         self._open = [self.estimator.estimate(each) for each in candidates]
@@ -85,7 +87,18 @@ class Search:
         by_name: dict[str, Estimate] = {}
         for each in sorted(self._promising(), key=self.estimator.likely_s):
             by_name.setdefault(each.candidate.name, each)
-        return [*by_name.values()][:ROUND]
+        return [*by_name.values()][:ROUND] or self._compared()
+
+    def _compared(self) -> list[Estimate]:
+        """Of each strategy that is compared in any case, and that no plan ran of which fits, the
+        most promising."""
+        ran = {each.candidate.strategy for each, run in self._ran if self._fits(run)}
+        first: dict[str, Estimate] = {}
+        for each in sorted(self._open, key=self.estimator.likely_s):
+            name = each.candidate.strategy
+            if name in {*self.compared} - ran and self.estimator.held_bytes(each) <= self.room:
+                first.setdefault(name, each)
+        return [*first.values()]
 
     def _promising(self) -> Iterator[Estimate]:
         limit = MARGIN * self._best_s()
@@ -113,25 +126,27 @@ class Search:
         return run.cost is not None and (run.peak_bytes or 0) <= self.room
 
     def _searched(self) -> Searched:
-        projected = [run for _, run in self._ran]
-        held = [(self.estimator.held_bytes(each), each) for each in self._open]
-        large = [size for size, _ in held if size > self.room]
-        large += [run.peak_bytes or 0 for run in projected if run.cost and not self._fits(run)]
-        ran = {each.candidate.name for each, _ in self._ran}
-        slower: dict[str, float] = {}
-        for size, each in held:
+        held = {  # by plan the least that a form of it holds, as far as is known
+            id(each): self.estimator.held_bytes(each) for each in self._open
+        } | {id(each): float(run.peak_bytes or 0) for each, run in self._ran}
+        least: dict[str, float] = {}
+        for each in [*self._open, *(each for each, _ in self._ran)]:
             name = each.candidate.name
-            if size <= self.room and name not in ran:
-                took_s = self.estimator.least_s(each)
-                slower[name] = min(took_s, slower.get(name, took_s))
+            least[name] = min(held[id(each)], least.get(name, held[id(each)]))
+        ran = {each.candidate.name for each, _ in self._ran}
+        slower = [
+            self.estimator.least_s(each)
+            for each in self._open
+            if each.candidate.name not in ran and held[id(each)] <= self.room
+        ]
         return Searched(
             workload=self.workload,
             ranks=self.ranks,
-            projected=projected,
-            too_large=len(large),
-            least_bytes=min(large, default=0.0),
-            slower=len(slower),
-            at_least=min(slower.values(), default=0.0) / self._best_s(),
+            projected=[run for _, run in self._ran],
+            too_large=sum(size > self.room for size in least.values()),
+            least_bytes=min(least.values(), default=0.0),
+            slower=sum(name not in ran and size <= self.room for name, size in least.items()),
+            at_least=min(slower, default=0.0) / self._best_s(),
         )
 
 

@@ -97,10 +97,27 @@ def test_training_gets_the_fastest_that_fits(part: float, trained: tuple[Workloa
     every, found = searched(workload, limit, 4, ["ulysses", "ring"], work_of)
     best = fastest(every)
     assert fastest(found.projected).took.step_s == best.took.step_s
-    assert found.too_large > 0
     assert {each.workload.zero for each in every} == {*STAGES}
     if part == 0.1:
+        assert found.too_large > 0
         assert best.workload.zero and best.workload.checkpointing != "none"
+
+
+def test_strategies_that_are_named_are_compared(trained: tuple[Workload, WorkOf]) -> None:
+    """However slow."""
+    workload, work_of = trained
+    cluster, names = find_cluster("l20-pcie"), ["ulysses", "rsa", "megatron-tp"]
+    candidates = plans(names, workload, 8, {}).candidates
+
+    def runs(some: Sequence[Candidate]) -> list[Projection]:
+        return [
+            case
+            for each in some
+            for case in project(each.workload, cluster, [each.name], [8], Mode(), work_of)
+        ]
+
+    found = Search(workload, candidates, cluster, Mode(), 8, names).run(runs)
+    assert {each.strategy.partition(" ")[0] for each in found.projected} >= {*names}
 
 
 def test_what_fits_nowhere_is_told_without_dry_runs(trained: tuple[Workload, WorkOf]) -> None:
