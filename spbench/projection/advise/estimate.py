@@ -49,7 +49,7 @@ class Estimate:
 
     candidate: Candidate
     update_s: float
-    """Of the weights, by the optimizer."""
+    """Seconds of the optimizer's update of the weights."""
     sent_s: Mapping[Op, float]
     """Seconds of the strategy's messages that wait for nothing but each other."""
     gathers_s: float

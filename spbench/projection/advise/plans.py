@@ -39,12 +39,12 @@ class Candidate:
     """One way to run a step."""
 
     workload: Workload
-    """With its ``zero`` and ``checkpointing``."""
+    """The one asked for, with this ``zero`` and ``checkpointing``."""
     strategy: str
     """Without its mesh."""
     mesh: CaseMesh
     plan: Plan
-    """Of the workload but for its ``zero``, by which no sublayer differs."""
+    """The workload's but for its ``zero``, by which no sublayer differs."""
 
     @property
     def name(self) -> str:

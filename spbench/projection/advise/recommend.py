@@ -253,7 +253,7 @@ def answer(advice: Recommendation) -> str:
 
 
 def _title(advice: Recommendation) -> str:
-    """As of the best, without what its row says."""
+    """The line above the table, without what its rows say."""
     best = advice.best
     if advice.searched is None:
         return best.title
@@ -318,7 +318,12 @@ def left_out(searched: Searched, best: Projection) -> Iterator[str]:
             if best.workload.mode == "train"
             else f"{counted(searched.too_large, 'plan')} {holds} more than {room} of {limit} GB"
         )
-    if searched.slower:
+    if searched.slower and searched.at_least < 1:
+        yield (
+            f"{counted(searched.slower, 'plan')} did not run, after the {len(searched.projected)} "
+            "most promising; --fixed or --strategy narrows the search"
+        )
+    elif searched.slower:
         yield (
             f"{counted(searched.slower, 'plan')} did not run: by what is computed and sent, each "
             f"takes at least {searched.at_least:.2f} times as long as {best.strategy}"

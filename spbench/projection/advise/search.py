@@ -3,8 +3,8 @@
 Candidates go in the order of their likely time, a few at once on all cores. One is left out that
 holds more than a device has, that takes at least ``MARGIN`` of the fastest's time by what it
 computes and sends, or that computes more again where the same plan fits without. Each round tells
-more of the others (``estimate``), and the search ends when none is left: by what was found, never
-by a clock, so that the answer repeats.
+more of the others (``estimate``), and the search ends when none is left, or ``MOST`` have run: by
+what was found, never by a clock, so that the answer repeats.
 """
 
 from __future__ import annotations
@@ -25,6 +25,8 @@ from spbench.workload.workload import Workload
 
 MARGIN = 1.03
 """Times of the fastest beyond which a candidate does not run."""
+MOST = 64
+"""Candidates that run before the search ends anyway, once one fits: about half a minute."""
 ROUND = 8
 """Candidates that run at once: enough for all cores, few enough to learn from."""
 Runs = Callable[[Sequence[Candidate]], Sequence[Projection]]
@@ -87,11 +89,11 @@ class Search:
         by_name: dict[str, Estimate] = {}
         for each in sorted(self._promising(), key=self.estimator.likely_s):
             by_name.setdefault(each.candidate.name, each)
-        return [*by_name.values()][:ROUND] or self._compared()
+        is_over = len(self._ran) >= MOST and any(self._fits(run) for _, run in self._ran)
+        return [*by_name.values()][: 0 if is_over else ROUND] or self._compared()
 
     def _compared(self) -> list[Estimate]:
-        """Of each strategy that is compared in any case, and that no plan ran of which fits, the
-        most promising."""
+        """The most promising of each strategy that is compared in any case, until one fits."""
         ran = {each.candidate.strategy for each, run in self._ran if self._fits(run)}
         first: dict[str, Estimate] = {}
         for each in sorted(self._open, key=self.estimator.likely_s):
