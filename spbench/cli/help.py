@@ -40,6 +40,7 @@ OTHER = "Other options"
 GROUPS = {
     "What": (
         *("strategies", "workload", "workloads", "gpus", "ranks", "meshes", "settings", "dtype"),
+        "fixed",
         *("sweep", "small", "skip_invalid", "cluster", "baseline", "base_ref", "lengths"),
         *("metrics", "reference", "against"),
     ),

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import click
 from click.core import ParameterSource
@@ -16,6 +16,7 @@ from spbench.cli import help
 from spbench.errors import Failure
 from spbench.results.baselines import BASELINES
 from spbench.strategies.registry import broken_plug_ins, expand_names
+from spbench.workload.fields import Checkpointing, Zero
 from spbench.workload.mesh import CaseMesh
 
 UNITS_S = {"": 1.0, "s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
@@ -79,6 +80,34 @@ def mesh(text: str) -> CaseMesh:
     except ValueError as error:
         raise click.BadParameter(str(error)) from None
 
+
+def fixed(text: str) -> dict[str, int | str]:
+    """Axes of the mesh, ``zero`` and ``checkpointing``, each with the value that it keeps."""
+    given: dict[str, int | str] = {}
+    for part in filter(None, re.split("[ ,]+", text)):
+        name, _, value = part.partition("=")
+        if name in given:
+            raise click.BadParameter(f"{text!r} has {name} twice; give it one value")
+        if name in CaseMesh.model_fields:
+            if not re.fullmatch("0*[1-9][0-9]{0,5}", value):
+                raise click.BadParameter(f"{part!r}: write {name}=1, or more ranks of a group")
+            given[name] = int(value)
+            continue
+        if name not in SEARCHED:
+            names = ", ".join([*CaseMesh.model_fields, *SEARCHED])
+            raise click.BadParameter(f"{part!r} cannot be fixed; what is searched for is {names}")
+        values = {str(each): each for each in SEARCHED[name]}
+        if value not in values:
+            raise click.BadParameter(f"{part!r}: {name} may be {', '.join(values)}")
+        given[name] = values[value]
+    return given
+
+
+SEARCHED: Mapping[str, tuple[int | str, ...]] = {
+    "zero": get_args(Zero),
+    "checkpointing": get_args(Checkpointing),
+}
+"""Fields of a workload among which ``recommend`` searches, and their values."""
 
 # The flags that several commands share.
 

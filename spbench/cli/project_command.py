@@ -16,7 +16,7 @@ from spbench.cli.options import refuse_flags
 from spbench.cli.selection import choose_workload, rank_counts, settings_of
 from spbench.errors import DONE, SOME_FAILED, Failure
 from spbench.launch.launcher import Deadlines
-from spbench.report.progress import DRY_RUNS, loading_torch, watched
+from spbench.report.progress import DRY_RUNS, loading_torch, stamped, watched
 from spbench.report.projection_table import print_csv, show_errors, show_projections
 from spbench.report.tables import print_json
 from spbench.results.capacities import (
@@ -30,19 +30,23 @@ from spbench.results.find_run import find_run
 from spbench.results.machine import cpu_name
 from spbench.sweep.devices import choose_device, visible_gpus, why_not_here
 from spbench.sweep.run_folder import output_folder
-from spbench.text import quoted
+from spbench.text import counted, quoted
 from spbench.worker.fault_injection import refuse_fault
 from spbench.workload.case import MAX_RANKS, Device
+from spbench.workload.mesh import CaseMesh
 from spbench.workload.workload import Workload
 
 if TYPE_CHECKING:
     from spbench.projection.advise.capacity import Capacity
     from spbench.projection.advise.project import Projection
+    from spbench.projection.advise.search import Searched
     from spbench.projection.costmodel.hardware import Cluster
     from spbench.projection.costmodel.step_time import Mode
-    from spbench.workload.workload import Workload
 
-OF_PROJECTION = ("strategies", "gpus", "settings", "lengths", "compiled", "kernel", "as_csv")
+OF_PROJECTION = (
+    *("strategies", "gpus", "meshes", "settings", "lengths", "compiled", "kernel"),
+    "as_csv",
+)
 """Parameters of ``project`` that choose and print cases, which measurements do themselves."""
 
 
@@ -80,6 +84,7 @@ def print_against(run: Path, cluster: str | None, *, is_beside: bool, as_json: b
 @click.option(
     "-g", "--gpus", metavar="N[,N...]", help=f"Numbers of ranks.  {options.RANKS_OF_CLUSTER}"
 )
+@options.mesh_option
 @options.settings_option
 @click.option(
     "--axis",
@@ -115,6 +120,7 @@ def project_command(
     cluster: str | None,
     strategies: Sequence[str],
     gpus: str | None,
+    meshes: Sequence[CaseMesh],
     settings: Sequence[str],
     lengths: str | None,
     share: Path | None,
@@ -140,9 +146,12 @@ def project_command(
             "'spbench project dsp-720m --cluster hgx-h100 --gpus 8,16'; or give --against"
         )
     sizes = [choose_workload(workload, [*settings, *more]) for more in settings_of(lengths)]
-    ranks, names = rank_counts(gpus or "8"), options.strategies_of(strategies)
+    ranks, plain = rank_counts(gpus or "8"), options.strategies_of(strategies)
+    names = [mesh.beside(name) for mesh in meshes for name in plain]
     if share is not None and (compiled or kernel):
         raise Failure("--share measured kernels as they ran; leave out --compiled and --kernel")
+    if share is not None and any(mesh.axes for mesh in meshes):
+        raise Failure("--share measured strategies that have all ranks; leave out --mesh")
     with loading_torch():
         from spbench.projection.costmodel.hardware import find
         from spbench.projection.costmodel.step_time import Mode
@@ -201,14 +210,24 @@ def _write(projected: Sequence[Projection], folder: Path, mode: Mode) -> None:
     click.echo(f"rows in {folder}; see them with: {quoted('spbench', 'plot', folder)}", err=True)
 
 
-# ``spbench recommend``: which strategy for a workload on a cluster, and how sure that is.
+# ``spbench recommend``: which plan for a workload on a cluster, and how sure that is.
 
 
 @click.command("recommend", cls=HelpPage)
 @options.workload_argument
 @options.cluster_option(required=True)
-@click.option("-g", "--gpus", metavar="N", help=f"Number of ranks.  {options.RANKS_OF_CLUSTER}")
+@click.option(
+    "-g", "--gpus", metavar="N[,N...]", help=f"Numbers of ranks.  {options.RANKS_OF_CLUSTER}"
+)
 @options.strategy_option
+@click.option(
+    "--fixed",
+    type=options.fixed,
+    default="",
+    metavar="NAME=VALUE[,...]",
+    help="What is not searched for: sizes of axes around the strategies, and in training zero and "
+    "checkpointing, as in tp=1,zero=2.",
+)
 @options.share_option
 @click.option("--compiled", is_flag=True, help="As under torch.compile, elementwise work fused.")
 @options.settings_option
@@ -218,51 +237,145 @@ def recommend_command(
     cluster: str,
     gpus: str | None,
     strategies: Sequence[str],
+    fixed: dict[str, int | str],
     share: Path | None,
     compiled: bool,
     settings: Sequence[str],
     as_json: bool,
 ) -> int:
-    """Say which strategy is the fastest for WORKLOAD on a cluster that need not be at hand.
+    """Say which plan is the fastest for WORKLOAD on a cluster that need not be at hand.
 
-    Each strategy, with each size of its groups, is run without data, and its kernels and messages
-    get the times of the cluster's file. The answer comes with what it hinges on, and with the
-    command that would decide between those that are not told apart. For a map
+    A plan is a strategy with the sizes of its groups, the mesh around it, and in training what
+    ranks share out (zero) and compute again (checkpointing), unless --set or --fixed says that.
+    The most promising are run without data, and their kernels and messages get the times of the
+    cluster's file, until no other can be faster. The answer comes with what it hinges on, and
+    with the command that would decide between those that are not told apart. For a map
     over lengths, see 'spbench project --axis' and 'spbench plot --kind winners'.
     """
     refuse_fault("recommend")
     work, names, counts = _asked(workload, settings, strategies, gpus)
     with loading_torch():
-        from spbench.projection.advise.candidates import candidates
-        from spbench.projection.advise.recommend import as_data, recommend, show_advice
+        from spbench.projection.advise.recommend import as_data, recommend, show_advice, show_counts
         from spbench.projection.costmodel.hardware import find
         from spbench.projection.costmodel.step_time import Mode
-    if share is not None and compiled:
-        raise Failure("--share measured kernels as they ran; leave out --compiled")
+    if share is not None and (compiled or fixed):
+        raise Failure("--share measured kernels as they ran; leave out --compiled and --fixed")
     target, mode = find(cluster), Mode(compiled=compiled)
-    counts = counts if gpus else min(counts, target.most_ranks or counts)
+    counts = counts if gpus else [min(counts[0], target.most_ranks or counts[0])]
     asked = ["-w", workload, *(word for each in settings for word in ("--set", each))]
-    weighed = candidates(names, work, counts)
-    projected = project_all([work], target, weighed, [counts], mode, share, asked)
-    if share is not None:
-        projected = [each for each in projected if each.share or each.cost is None]
-    found = recommend(projected, target, mode)
+    fixed = _with_settings(fixed, settings, work)
+    compared = () if options.asks_for(strategies, "all", "vendors") else names
+    advised, why_not = [], {}
+    for count in counts:
+        try:
+            if share is not None:
+                weighed = _with_shares(work, target, names, count, mode, share, asked)
+                advised.append(recommend(weighed, target, mode))
+            else:
+                found = _searched(work, target, names, count, mode, fixed, compared)
+                advised.append(recommend(*found))
+        except Failure as failure:
+            why_not[count] = str(failure)
+    if not advised:
+        raise Failure(next(iter(why_not.values())))
     named = [*asked, *(["--compiled"] if compiled else [])]
     if as_json:
-        print_json(as_data(found, named))
+        data = [as_data(each, named) for each in advised]
+        print_json(data if len(counts) > 1 else data[0])
+    elif len(counts) > 1:
+        show_counts(advised, why_not)
     else:
-        show_advice(found, named)
+        show_advice(advised[0], named)
     return DONE
+
+
+def _with_settings(
+    fixed: dict[str, int | str], settings: Sequence[str], work: Workload
+) -> dict[str, int | str]:
+    """What is fixed, also by ``--set``. Raises Failure where the two differ."""
+    given = {each.partition("=")[0].strip() for each in settings}
+    of_settings = {name: getattr(work, name) for name in options.SEARCHED if name in given}
+    for name, value in of_settings.items():
+        if fixed.get(name, value) != value:
+            raise Failure(
+                f"--fixed {name}={fixed[name]} and --set {name}={value}: give one of the two"
+            )
+    for name in options.SEARCHED:
+        if name in fixed and work.mode != "train":
+            raise Failure(f"--fixed {name}={fixed[name]}: mode {work.mode} has no {name}")
+    return fixed | of_settings
+
+
+def _with_shares(
+    work: Workload,
+    cluster: Cluster,
+    names: Sequence[str],
+    ranks: int,
+    mode: Mode,
+    share: Path,
+    asked: Sequence[str],
+) -> list[Projection]:
+    """Strategies that have all ranks, of which the run has a share: of others none is measured."""
+    from spbench.projection.advise.candidates import candidates
+
+    weighed = candidates(names, work, ranks)
+    projected = project_all([work], cluster, weighed, [ranks], mode, share, asked)
+    return [each for each in projected if each.share or each.cost is None]
+
+
+def _searched(
+    work: Workload,
+    cluster: Cluster,
+    names: Sequence[str],
+    ranks: int,
+    mode: Mode,
+    fixed: dict[str, int | str],
+    compared: Sequence[str],
+) -> tuple[list[Projection], Cluster, Mode, Searched]:
+    """Plans that ran without data, until no other can be the fastest, and one of each strategy that
+    is compared in any case; as ``recommend`` takes it. Raises Failure where there is no plan."""
+    from spbench.projection.advise.plans import Candidate, plans
+    from spbench.projection.advise.project import Projection, project
+    from spbench.projection.advise.search import Search
+    from spbench.projection.dryrun.rank_work import forked, works
+
+    all_plans = plans(names, work, ranks, fixed)
+    search = Search(work, all_plans.candidates, cluster, mode, ranks, compared)
+    click.echo(
+        stamped(
+            f"{DRY_RUNS}: {counted(len(all_plans.candidates), 'plan')}, the most promising first"
+        ),
+        err=True,
+    )
+    known = works(cluster.device.runs_on, with_memory=True)
+
+    def runs(candidates: Sequence[Candidate]) -> list[Projection]:
+        questions = [(each.workload, each.name, ranks) for each in candidates]
+        with forked(known, questions) as work_of:
+            done = (
+                case
+                for each in candidates
+                for case in project(each.workload, cluster, [each.name], [ranks], mode, work_of)
+            )
+            labels = [f"{each.name} on {ranks}" for each in candidates]
+            return [*watched(done, labels, DRY_RUNS, is_one_of_many=True)]
+
+    searched = search.run(runs)
+    cannot = [
+        Projection(workload=work, cluster=cluster, strategy=name, ranks=ranks, why_not=why)
+        for name, why in all_plans.why_not.items()
+    ]
+    return [*searched.projected, *cannot], cluster, mode, searched
 
 
 def _asked(
     name: str, settings: Sequence[str], strategies: Sequence[str], gpus: str | None
-) -> tuple[Workload, list[str], int]:
-    """Raises Failure for several numbers of ranks, and for too many."""
+) -> tuple[Workload, list[str], list[int]]:
+    """Raises Failure for too many ranks."""
     counts = rank_counts(gpus or "8")
-    if len(counts) > 1 or counts[0] > MAX_RANKS:
-        raise Failure(f"--gpus {gpus}: one number of ranks, from 1 to {MAX_RANKS}")
-    return choose_workload(name, settings), options.strategies_of(strategies), counts[0]
+    if max(counts) > MAX_RANKS:
+        raise Failure(f"--gpus {gpus}: use numbers of ranks from 1 to {MAX_RANKS}")
+    return choose_workload(name, settings), options.strategies_of(strategies), counts
 
 
 # ``spbench capacity``: the largest batch and the longest axis that fit into memory.

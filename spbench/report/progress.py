@@ -124,12 +124,16 @@ def stamped(text: str) -> str:
     return f"{datetime.now(UTC):%Y-%m-%dT%H:%M:%SZ} {text}"
 
 
-def watched(items: Iterable[T], names: Sequence[str], what: str) -> Iterator[T]:
+def watched(
+    items: Iterable[T], names: Sequence[str], what: str, *, is_one_of_many: bool = False
+) -> Iterator[T]:
     """Yields ``items``, which take a while, and says so on stderr: on a terminal which of
-    ``names``, one for each, is under way; elsewhere once how many there are."""
+    ``names``, one for each, is under way; elsewhere once how many there are, unless further ones
+    follow."""
     console = tables.console(sys.stderr)
     if not is_live(console):
-        click.echo(stamped(f"{what}: {counted(len(names), 'case')}"), err=True)
+        if not is_one_of_many:
+            click.echo(stamped(f"{what}: {counted(len(names), 'case')}"), err=True)
         yield from items
         return
     done = BarColumn(bar_width=24), TextColumn("{task.completed}/{task.total}")

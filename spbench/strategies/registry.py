@@ -337,10 +337,9 @@ def in_mesh(text: str, mesh: CaseMesh) -> Strategy:
 def meshed(text: str) -> Strategy:
     """The strategy of a name with its mesh, as the column ``strategy`` has it: ulysses dp=2 tp=2.
     Imports torch. Raises as ``load`` does, and ValueError where that is no mesh."""
-    from spbench.workload.mesh import NO_MESH, CaseMesh
+    from spbench.workload.mesh import CaseMesh
 
-    name, _, mesh = text.partition(" ")
-    return in_mesh(name, CaseMesh.parse(mesh) if mesh else NO_MESH)
+    return in_mesh(*CaseMesh.split(text))
 
 
 FLAGS: Mapping[str | None, bool] = {None: True, "true": True, "false": False}

@@ -112,6 +112,12 @@ class CaseMesh(Frozen):
         """As in the column ``strategy``: dp=2 tp=2; blank where the strategy has all ranks."""
         return " ".join(f"{axis}={size}" for axis, size in self.axes)
 
+    @classmethod
+    def split(cls, name: str) -> tuple[str, Self]:
+        """The strategy and the mesh of a name that ``beside`` made. Raises ValueError."""
+        strategy, _, mesh = name.partition(" ")
+        return strategy, cls.parse(mesh) if mesh else cls()
+
     def sizes(self, ranks: int) -> dict[str, int]:
         """Columns: ranks that share samples, and groups of them; one where they do not divide."""
         groups = self.groups if ranks % self.groups == 0 else 1

@@ -169,6 +169,17 @@ def _of_scores(attention: Attention, workload: Workload) -> Iterator[Weight]:
         yield Weight((workload.heads, attention.pair_bias))
 
 
+def weights_of_stages(workload: Workload, stages: Stages) -> list[list[Weight]]:
+    """Those of each stage of a pipeline, the condition's first, which all have."""
+    of_blocks = [of_block(part, workload) for part in workload.parts for _ in range(part.depth)]
+    found = []
+    for part in stages.parts:
+        weights = [*of_condition(workload), *(of_positions(workload) if part.is_first else [])]
+        weights += [each for n in part.blocks for each in of_blocks[n]]
+        found.append(weights + (of_ending(workload) if part.is_last else []))
+    return found
+
+
 # What is sent
 
 
@@ -238,13 +249,8 @@ def sums_of_stages(
     """
     if workload.mode != "train":
         return []
-    of_blocks = [of_block(part, workload) for part in workload.parts for _ in range(part.depth)]
-    own = []
-    for part in stages.parts:
-        weights = [*of_positions(workload)] if part.is_first else []
-        weights += [each for n in part.blocks for each in of_blocks[n]]
-        own.append(weights + (of_ending(workload) if part.is_last else []))
-    condition = of_condition(workload)
+    own, condition = weights_of_stages(workload, stages), of_condition(workload)
+    own = [weights[len(condition) :] for weights in own]
     parts = mesh.size_of(mesh.last) if cuts_weights else 1
     number_bytes = DTYPE_BYTES[workload.dtype]
     is_in_parts = partial(_is_in_parts, cuts_weights=cuts_weights, holds_whole=holds_whole)

@@ -200,6 +200,7 @@ FLAGS = {
         "--gpus",
         "--json",
         "--kernel",
+        "--mesh",
         "--out",
         "--set",
         "--share",
@@ -211,6 +212,7 @@ FLAGS = {
     "recommend": [
         "--cluster",
         "--compiled",
+        "--fixed",
         "--gpus",
         "--json",
         "--set",

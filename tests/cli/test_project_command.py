@@ -124,3 +124,26 @@ def test_what_cannot_be_projected_is_refused(
     done = spbench(tmp_path, "project", *words, torch=True)
     assert done.code == 2
     assert message in done.err
+
+
+def test_a_mesh_is_part_of_the_name(tmp_path: Path) -> None:
+    """Each strategy in each mesh; rows have the mesh as those of a run do."""
+    words = ("--set", "batch=2", "--gpus", "4", "--mesh", "dp=1", "--mesh", "dp=2,tp=2")
+    done = spbench(tmp_path, *SMALL, "depth=1", *words, "--json", "--out", "here", torch=True)
+    assert done.code == 0, done.err
+    names = ["dsp", "ulysses", "dsp dp=2 tp=2", "ulysses dp=2 tp=2"]
+    cases = json.loads(done.out)
+    assert [case["strategy"] for case in cases] == names
+    assert all(case["samples_per_s"] * case["step_ms"] == pytest.approx(2e3) for case in cases)
+    rows = read_runs(tmp_path / "here")
+    assert list(rows["strategy"]) == names
+    sizes = [*zip(rows["sp_size"], rows["dp_size"], rows["mesh"], strict=True)]
+    assert sizes[0] == sizes[1] == (4, 1, "")
+    assert {(sp, dp) for sp, dp, _ in sizes[2:]} == {(2, 2)}
+    assert all(mesh.startswith("dp=2 ") and mesh.endswith("=2") for _, _, mesh in sizes[2:])
+
+
+def test_a_share_has_no_mesh(tmp_path: Path) -> None:
+    done = spbench(tmp_path, *CASES, "--mesh", "dp=2", "--share", "results/some", torch=True)
+    assert done.code == 2
+    assert "leave out --mesh" in done.err

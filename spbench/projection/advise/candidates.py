@@ -9,15 +9,17 @@ Several nodes each run the command that decides: ranks of one machine would meet
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import Field, fields
+from math import prod
 from typing import Any
 
 from spbench.errors import Failure
 from spbench.launch.cluster import PORT
 from spbench.projection.costmodel.hardware import NETWORK, Cluster
-from spbench.strategies.registry import ACROSS, load
+from spbench.strategies.registry import ACROSS, in_mesh, load
 from spbench.text import quoted
+from spbench.workload.mesh import NO_MESH, CaseMesh
 from spbench.workload.workload import Workload
 
 COMPILED = "--compiled"
@@ -28,13 +30,16 @@ NODE = "node"
 """The level that joins a node's devices."""
 
 
-def candidates(names: Sequence[str], workload: Workload, ranks: int) -> list[str]:
-    """The named strategies and their variants; of several with the same groups and layout the
-    first. A name that has options already stands for itself alone."""
+def candidates(
+    names: Sequence[str], workload: Workload, ranks: int, mesh: CaseMesh = NO_MESH
+) -> list[str]:
+    """The named strategies and their variants inside of a mesh, without it; of several with the
+    same groups and layout the first. A name that has options already stands for itself alone."""
     found: dict[tuple[object, ...], str] = {}
+    own_ranks = ranks // prod(size for _, size in mesh.axes)
     for name in names:
-        for variant in [name] if ":" in name else [name, *variants(name, workload, ranks)]:
-            strategy = load(variant)
+        for variant in [name] if ":" in name else [name, *variants(name, workload, own_ranks)]:
+            strategy = in_mesh(variant, mesh)
             groups: object = None  # declined, in one sentence
             if not strategy.declines(workload, ranks):
                 plan = strategy.on(strategy.flattened(workload), ranks)
@@ -84,21 +89,54 @@ def nodes(cluster: Cluster, ranks: int) -> int | None:
 
 
 def what_would_decide(
-    names: Sequence[str], ranks: int, cluster: Cluster, asked: Sequence[str]
+    names: Sequence[str],
+    ranks: int,
+    cluster: Cluster,
+    asked: Sequence[str],
+    settings: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
-    """The command, and where it is to run."""
-    command = decisive_command(names, ranks, cluster, asked)
+    """The command, and where it is to run; as ``decisive_command`` has it."""
+    command = decisive_command(names, ranks, cluster, asked, settings)
     where = "each node of " * (nodes(cluster, ranks) != 1) + cluster.name
     return f"what would decide, on {where}: {command}"
 
 
 def decisive_command(
-    names: Sequence[str], ranks: int, cluster: Cluster, asked: Sequence[str]
+    names: Sequence[str],
+    ranks: int,
+    cluster: Cluster,
+    asked: Sequence[str],
+    settings: Mapping[str, Sequence[str]] | None = None,
 ) -> str:
     """The command that would decide, where what the reader has to fill in is in capitals.
-    ``asked``: words that name the workload, and ``--compiled`` of compiled models."""
+
+    A run has the same meshes and settings for all its strategies: where these differ, runs follow
+    each other into one folder.
+
+    Parameters
+    ----------
+    names
+        Strategies, each with its mesh.
+    ranks, cluster
+        What they run on.
+    asked
+        Words that name the workload, and ``--compiled`` of compiled models.
+    settings
+        By a name, what its workload has beside that, each ``key=value``.
+    """
+    by_run: dict[tuple[CaseMesh, tuple[str, ...]], list[str]] = {}
+    for name in names:
+        strategy, mesh = CaseMesh.split(name)
+        by_run.setdefault((mesh, tuple((settings or {}).get(name, ()))), []).append(strategy)
     device = ["--device", "cpu"] if cluster.device.kind == "cpu" else []
-    words: list[object] = [*asked, "-s", ",".join(names), "-g", ranks, *device]
+    where: list[object] = ["-g", ranks, *device]
     if (count := nodes(cluster, ranks)) != 1:
-        words += ["--nnodes", count or "N", "--node-rank", "I", "--rdzv-endpoint", f"HOST:{PORT}"]
-    return quoted("spbench", "run", *words, "--launches", LAUNCHES)
+        where += ["--nnodes", count or "N", "--node-rank", "I", "--rdzv-endpoint", f"HOST:{PORT}"]
+    where += ["--launches", LAUNCHES, *(["--out", "DIR", "--add"] if len(by_run) > 1 else [])]
+    commands = []
+    for (mesh, beside), strategies in by_run.items():
+        words = [*asked, *(word for each in beside for word in ("--set", each))]
+        words += ["-s", ",".join(strategies)]
+        words += ["--mesh", str(mesh).replace(" ", ",")] if mesh.axes else []
+        commands.append(quoted("spbench", "run", *words, *where))
+    return " && ".join(commands)

@@ -106,6 +106,7 @@ class Projection:
     workload: Workload
     cluster: Cluster
     strategy: str
+    """With its options and the mesh around it, as in the column ``strategy``."""
     ranks: int
     work: Work | None = None
     cost: Cost | None = None
@@ -180,8 +181,8 @@ def project(
     work_of: WorkOf,
     shares: Shares = NONE,
 ) -> Iterator[Projection]:
-    """Each strategy on each number of ranks, with its measured share where there is one; a case
-    that cannot run says why."""
+    """Each strategy, by its name with its mesh, on each number of ranks, with its measured share
+    where there is one; a case that cannot run says why."""
     for count, strategy in product(ranks, strategies):
         case = Projection(workload=workload, cluster=cluster, strategy=strategy, ranks=count)
         share = shares.of(workload, strategy, count)

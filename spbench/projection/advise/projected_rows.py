@@ -20,9 +20,10 @@ from spbench.projection.costmodel.step_time import BUBBLE, COMPUTE, HOST, Cost, 
 from spbench.results.machine import environment
 from spbench.results.record import USABLE, Record
 from spbench.results.store import Store
-from spbench.strategies.registry import load
+from spbench.strategies.registry import meshed
 from spbench.workload.case import Case
 from spbench.workload.flops import step_flops
+from spbench.workload.mesh import CaseMesh, Mesh
 from spbench.workload.traffic import by_busiest
 from spbench.workload.workload import Workload
 
@@ -64,9 +65,11 @@ def row_of(each: Projection, mode: Mode, **more: Any) -> Record:
     """The case's row: skipped with its reason, or a step time with its interval."""
     device = each.cluster.device
     is_gpu = device.kind == "gpu"
+    strategy, mesh = CaseMesh.split(each.strategy)
     case = Case(
         workload=each.workload,
-        strategy=each.strategy,
+        strategy=strategy,
+        mesh=mesh,
         ranks=each.ranks,
         device=device.runs_on,
         kind=KIND,
@@ -91,7 +94,7 @@ def row_of(each: Projection, mode: Mode, **more: Any) -> Record:
 def _figures(each: Projection, *, is_gpu: bool) -> dict[str, Any]:
     """Columns of a step: those that a measured row has, and the interval."""
     step, work, known = each.took, each.workload, each.data
-    strategy = load(each.strategy)
+    strategy = meshed(each.strategy)
     predicted = by_busiest(strategy.on(strategy.flattened(work), each.ranks).traffic)
     same = "step_ms", "step_ms_low", "step_ms_high", "samples_per_s", "tokens_per_s"
     return {
@@ -100,6 +103,7 @@ def _figures(each: Projection, *, is_gpu: bool) -> dict[str, Any]:
         "tflops_per_rank": step_flops(work) / step.step_s / each.ranks / 1e12,
         **_split(step.step_s, step.terms, is_gpu=is_gpu),
         "peak_allocated_bytes": each.peak_bytes,
+        "mesh": str(Mesh(each.work.mesh)) if each.work else "",
         **{f"predicted_bytes_{phase}": sent for phase, sent in predicted.items()},
     }
 

@@ -8,8 +8,8 @@ from the fastest: as good, as far as is known.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from itertools import product
 from typing import Any, final
 
@@ -18,6 +18,7 @@ import numpy as np
 from spbench.errors import Failure
 from spbench.projection.advise.candidates import COMPILED, decisive_command, what_would_decide
 from spbench.projection.advise.project import Projection
+from spbench.projection.advise.search import Searched
 from spbench.projection.costmodel.hardware import Cluster
 from spbench.projection.costmodel.sensitivity import WHATS, scaled
 from spbench.projection.costmodel.step_time import COMPUTE, HOST, Mode, Prices, middle_s
@@ -26,6 +27,7 @@ from spbench.report.fit_width import Grid, fewer
 from spbench.report.projection_table import memory, span
 from spbench.results.record import SURE, USABLE
 from spbench.text import counted, listed
+from spbench.workload.mesh import CaseMesh
 
 STEPS, MOST_STEPS = (2**-0.5, 2**0.5), 12
 """Steps of the square root of 2 in which a flip is looked for, and their number: 1/64 to 64."""
@@ -65,25 +67,22 @@ class Recommendation:
     """By the strategy that is kept, others that do the same work: they count once."""
     too_large: Sequence[Projection]
     """Strategies that do not fit into memory, the fastest first."""
+    searched: Searched | None = None
+    """The search among meshes, and what ranks share out and compute again; None: there was none."""
 
 
-def recommend(projected: Sequence[Projection], cluster: Cluster, mode: Mode) -> Recommendation:
-    """The fastest of those that fit into a device's memory. Raises Failure where none does."""
+def recommend(
+    projected: Sequence[Projection], cluster: Cluster, mode: Mode, searched: Searched | None = None
+) -> Recommendation:
+    """The fastest of those that fit into a device's memory; of a strategy in a mesh the fastest
+    form. Raises Failure where none fits."""
     runs = sorted((x for x in projected if x.cost is not None), key=lambda x: x.took.step_s)
     room = USABLE * min((each.limit_bytes for each in runs), default=0.0)
-    fit, same = _different([x for x in runs if (x.peak_bytes or 0) <= room])
+    fitting = _first_of_each(x for x in runs if (x.peak_bytes or 0) <= room)
+    fit, same = _different(fitting)
     cannot = [each for each in projected if each.cost is None]
     if not fit:
-        is_one = len(cannot) > len({x.why_not for x in cannot}) == 1
-        every = [x.why_not if is_one else f"{x.strategy}: {x.why_not}" for x in cannot]
-        why = "; ".join(every[: 1 if is_one else 3])
-        needs = min((x.peak_bytes or 0 for x in runs), default=0) / 1e9
-        raise Failure(
-            f"no strategy fits {cluster.name}: the least needs {needs:.3g} GB of "
-            f"{room / 1e9:.3g}; use more ranks or checkpointing=full"
-            if runs
-            else f"no strategy can run: {why}"
-        )
+        raise Failure(_why_none(runs, cannot, cluster, searched))
     best, *others = fit
     prices = Prices()
     found = (_flip(fit, what, step, cluster, mode, prices) for what, step in product(WHATS, STEPS))
@@ -99,8 +98,48 @@ def recommend(projected: Sequence[Projection], cluster: Cluster, mode: Mode) -> 
         sure=_share_of_wins(best, others),
         flips=[each for each in found if each is not None],
         same=same,
-        too_large=[x for x in runs if (x.peak_bytes or 0) > room],
+        too_large=_too_large(runs, fitting, room),
+        searched=searched,
     )
+
+
+def _first_of_each(runs: Iterable[Projection]) -> list[Projection]:
+    """The first of each strategy in its mesh."""
+    first: dict[str, Projection] = {}
+    for each in runs:
+        first.setdefault(each.strategy, each)
+    return [*first.values()]
+
+
+def _too_large(
+    runs: Sequence[Projection], fitting: Sequence[Projection], room: float
+) -> list[Projection]:
+    """The first of each strategy that holds too much in every form that ran, or would be the
+    fastest of all."""
+    fit = {each.strategy for each in fitting}
+    large = _first_of_each(x for x in runs if (x.peak_bytes or 0) > room)
+    best_s = fitting[0].took.step_s
+    return [x for x in large if x.strategy not in fit or x.took.step_s < best_s]
+
+
+def _why_none(
+    runs: Sequence[Projection],
+    cannot: Sequence[Projection],
+    cluster: Cluster,
+    searched: Searched | None,
+) -> str:
+    held = [x.peak_bytes or 0 for x in runs] + ([searched.least_bytes] if searched else [])
+    if needs := min(filter(None, held), default=0.0):
+        ranks = searched.ranks if searched else runs[0].ranks
+        room = USABLE * cluster.used_by(ranks).device.memory_gb.value
+        again = "" if searched else " or checkpointing=full"
+        return (
+            f"no strategy fits {cluster.name}: the least needs {needs / 1e9:.3g} GB of {room:.3g}; "
+            f"use more ranks{again}"
+        )
+    is_one = len(cannot) > len({x.why_not for x in cannot}) == 1
+    every = [x.why_not if is_one else f"{x.strategy}: {x.why_not}" for x in cannot]
+    return f"no strategy can run: {'; '.join(every[: 1 if is_one else 3])}"
 
 
 def _different(runs: Sequence[Projection]) -> tuple[list[Projection], Mapping[str, Sequence[str]]]:
@@ -161,22 +200,29 @@ def _flip(
 
 # A recommendation in sentences, a table, and as data.
 
-COLUMNS = ("strategy", "step ms", "90 % interval", "slower", "exposed ms", "host ms", "memory GB")
-SPARE = ("host ms", "memory GB", "exposed ms")
+COLUMNS = (
+    *("strategy", "zero", "checkpointing", "step ms", "90 % interval", "slower", "samples/s"),
+    *("exposed ms", "host ms", "memory GB"),
+)
+SPARE = ("host ms", "exposed ms", "samples/s", "memory GB")
 """Columns left out where not all fit, in this order."""
+SHARED = ("zero", "checkpointing")
+"""Columns left out where all rows have the same."""
 SHOWN = 10
 """Rows of the table, or more where more are not told apart."""
+NAMED = 3
+"""Groups of strategies that do the same which have a line each."""
 
 
 def show_advice(advice: Recommendation, asked: Sequence[str]) -> None:
     """Prints the answer, the fastest strategies, and what the answer hinges on. ``asked``: the
     words that name the workload to ``spbench run``; None: the models are compiled."""
     out = tables.console()
-    tables.say(out, answer(advice), advice.best.title)
+    tables.say(out, answer(advice), _title(advice))
     rows = [_row(each, advice.best) for each in (advice.best, *advice.others)]
     alike = (row for row, each in enumerate(advice.others, 2) if each.strategy in advice.alike)
     shown = max([SHOWN, *alike])
-    tables.show_fitting(out, fewer(Grid(columns=COLUMNS, rows=rows[:shown]), SPARE))
+    tables.show_fitting(out, fewer(_grid(COLUMNS, rows[:shown]), SPARE))
     if len(rows) > shown:
         tables.say(out, f"{counted(len(rows) - shown, 'slower one')} left out: --json has all")
     tables.say(out, *remarks(advice, asked))
@@ -185,18 +231,18 @@ def show_advice(advice: Recommendation, asked: Sequence[str]) -> None:
 def answer(advice: Recommendation) -> str:
     """One sentence: which strategy, how much faster than the next, and how sure that is. Where
     others are not told apart from it, it begins with that."""
-    best = advice.best
+    best, name = advice.best, plan_name(advice)
     where = f"{best.workload.name} on {counted(best.ranks, 'rank')} of {best.cluster.name}"
     took = f"{units.milliseconds(1e3 * best.took.step_s)} ms a step, projected"
     if not advice.others:
-        names = [best.strategy, *advice.same.get(best.strategy, [])]
+        names = [name, *advice.same.get(best.strategy, [])]
         only = "is the only strategy" if len(names) == 1 else "do the same work, the only ones"
         within = ", and fits into its memory" if advice.too_large else ""
         return f"{listed(names)} {only} that can be projected for {where}{within}: {took}"
-    fastest = f"{best.strategy} is the fastest for {where}: {took}"
+    fastest = f"{name} is the fastest for {where}: {took}"
     if advice.alike:
         fastest = (
-            f"no strategy is shown to be the fastest for {where}: {best.strategy} has the lowest "
+            f"no strategy is shown to be the fastest for {where}: {name} has the lowest "
             f"time, {took}, and {counted(len(advice.alike), 'other')} may be as fast"
         )
     return (
@@ -204,6 +250,23 @@ def answer(advice: Recommendation) -> str:
         f"({advice.ratio_low:.2f} to {advice.ratio_high:.2f}); {best.strategy} is the fastest in "
         f"{units.percent(advice.sure)} of draws of what the cluster's constants may be"
     )
+
+
+def _title(advice: Recommendation) -> str:
+    """The line above the table, without what its rows say."""
+    best = advice.best
+    if advice.searched is None:
+        return best.title
+    plain = best.workload.model_copy(update={"checkpointing": "none"})
+    return replace(best, workload=plain).title
+
+
+def plan_name(advice: Recommendation, each: Projection | None = None) -> str:
+    """The fastest, or another, with what was searched for beside its strategy and mesh."""
+    named = each or advice.best
+    if advice.searched is None or named.workload.mode != "train":
+        return named.strategy
+    return f"{named.strategy} ({', '.join(f'{x} {getattr(named.workload, x)}' for x in SHARED)})"
 
 
 def remarks(advice: Recommendation, asked: Sequence[str]) -> Iterator[str]:
@@ -224,26 +287,68 @@ def remarks(advice: Recommendation, asked: Sequence[str]) -> Iterator[str]:
             f"than a GPU needs for them; a larger batch{also} "
             "would change that"
         )
-    for kept, same in advice.same.items():
+    for kept, same in [*advice.same.items()][:NAMED]:
         yield f"{listed([kept, *same])} do the same work, which counts once"
     for each in advice.too_large:
         is_faster = each.took.step_s < advice.best.took.step_s
+        if advice.searched and (not is_faster or each is not advice.too_large[0]):
+            continue  # the search counts them
         yield (
-            f"{each.strategy} {'would be faster, and ' * is_faster}does not fit: it holds "
-            f"{(each.peak_bytes or 0) / 1e9:.1f} of {each.limit_bytes / 1e9:.0f} GB a rank"
+            f"{plan_name(advice, each)} {'would be faster, and ' * is_faster}does not fit: it "
+            f"holds {(each.peak_bytes or 0) / 1e9:.1f} of {each.limit_bytes / 1e9:.0f} GB a rank"
         )
+    if advice.searched:
+        yield from left_out(advice.searched, advice.best)
     for each in advice.cannot:
         yield f"{each.strategy} cannot run: {each.why_not}"
     if advice.alike:
         best, names, open_ = advice.best, rivals(advice), 1 + len(advice.alike)
-        decides = what_would_decide(names, best.ranks, best.cluster, asked)
+        decides = what_would_decide(names, best.ranks, best.cluster, asked, _settings(advice))
         yield decides + (len(names) < open_) * f"; these are {len(names)} of the {open_}"
+
+
+def left_out(searched: Searched, best: Projection) -> Iterator[str]:
+    """What the search did not run, and why."""
+    if searched.too_large:
+        room, limit = (f"{x * best.limit_bytes / 1e9:.3g}" for x in (USABLE, 1))
+        holds = "holds" if searched.too_large == 1 else "hold"
+        yield (
+            f"{counted(searched.too_large, 'plan')} {holds} more than {room} of {limit} GB a rank, "
+            "whatever ranks share out and compute again"
+            if best.workload.mode == "train"
+            else f"{counted(searched.too_large, 'plan')} {holds} more than {room} of {limit} GB"
+        )
+    if searched.slower and searched.at_least < 1:
+        yield (
+            f"{counted(searched.slower, 'plan')} did not run, after the {len(searched.projected)} "
+            "most promising; --fixed or --strategy narrows the search"
+        )
+    elif searched.slower:
+        yield (
+            f"{counted(searched.slower, 'plan')} did not run: by what is computed and sent, each "
+            f"takes at least {searched.at_least:.2f} times as long as {best.strategy}"
+        )
+
+
+def _settings(advice: Recommendation) -> dict[str, list[str]]:
+    """By a strategy with its mesh, in what its workload differs from the one that was asked for."""
+    if advice.searched is None:
+        return {}
+    asked = advice.searched.workload
+    return {
+        each.strategy: [
+            f"{name}={getattr(each.workload, name)}"
+            for name in SHARED
+            if getattr(each.workload, name) != getattr(asked, name)
+        ]
+        for each in (advice.best, *advice.others)
+    }
 
 
 def as_data(advice: Recommendation, asked: Sequence[str]) -> dict[str, Any]:
     """The recommendation for ``--json``; times in seconds. ``asked``: as ``show_advice`` has it."""
     best = advice.best
-    command = decisive_command(rivals(advice), best.ranks, best.cluster, asked)
+    command = decisive_command(rivals(advice), best.ranks, best.cluster, asked, _settings(advice))
     return {
         "kind": "projected",
         "workload": best.workload.name,
@@ -251,6 +356,7 @@ def as_data(advice: Recommendation, asked: Sequence[str]) -> dict[str, Any]:
         "ranks": best.ranks,
         "answer": answer(advice),
         "best": best.strategy,
+        "plan": _plan(best),
         **{name: getattr(advice, name) for name in ("sure", "ratio", "ratio_low", "ratio_high")},
         "alike": list(advice.alike),
         "decides": command if advice.alike else None,
@@ -265,7 +371,15 @@ def as_data(advice: Recommendation, asked: Sequence[str]) -> dict[str, Any]:
 def _data(each: Projection) -> dict[str, Any]:
     times = {name: getattr(each.took, name) for name in ("step_s", "low_s", "high_s")}
     more = {"terms_s": dict(each.took.terms), "peak_bytes": each.peak_bytes}
-    return {"strategy": each.strategy, **times, **more}
+    samples = {"samples_per_s": each.data["samples_per_s"]}
+    return {"strategy": each.strategy, **_plan(each), **times, **samples, **more}
+
+
+def _plan(each: Projection) -> dict[str, Any]:
+    """What a run of it is given beside the workload."""
+    strategy, mesh = CaseMesh.split(each.strategy)
+    of_training = {name: getattr(each.workload, name) for name in SHARED}
+    return {"strategy": each.strategy, "name": strategy, "mesh": dict(mesh.axes), **of_training}
 
 
 def _row(each: Projection, best: Projection) -> list[str]:
@@ -273,13 +387,51 @@ def _row(each: Projection, best: Projection) -> list[str]:
     exposed_ms = sum(ms for term, ms in row["terms_ms"].items() if term.endswith(" exposed"))
     return [
         each.strategy,
+        *(str(getattr(each.workload, name)) for name in SHARED),
         units.milliseconds(row["step_ms"]),
         span(row["step_ms_low"], row["step_ms_high"]),
         units.ratio(each.took.step_s / best.took.step_s),
+        f"{row['samples_per_s']:.3g}",
         units.milliseconds(exposed_ms),
         units.milliseconds(row["terms_ms"]["host"]),
         memory(row),
     ]
+
+
+def _grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
+    """The table without what all rows share."""
+    words = [at for at, name in enumerate(columns) if name in ("strategy", "checkpointing")]
+    alike = [name for name in SHARED if len({row[columns.index(name)] for row in rows}) == 1]
+    return replace(Grid(columns=columns, rows=rows, words=words).without(*alike), lacks=())
+
+
+COUNTS = (
+    *("ranks", "strategy", *SHARED, "step ms", "90 % interval", "samples/s", "a device"),
+    "memory GB",
+)
+
+
+def show_counts(advised: Sequence[Recommendation], why_not: Mapping[int, str]) -> None:
+    """Prints the fastest on each number of ranks, and why some have none."""
+    out = tables.console()
+    tables.say(out, f"the fastest on each number of ranks; {_title(advised[0])}")
+    rows = []
+    for advice in advised:
+        strategy, zero, again, step, interval, _, samples, *_, held = _row(advice.best, advice.best)
+        a_device = f"{advice.best.data['samples_per_s'] / advice.best.ranks:.3g}"
+        known = strategy, zero, again, step, interval, samples, a_device, held
+        rows.append([str(advice.best.ranks), *known])
+    tables.show_fitting(out, fewer(_grid(COUNTS, rows), ("a device", "memory GB")))
+    for advice in advised:
+        others = f", {counted(len(advice.alike), 'other')} may be as fast" if advice.alike else ""
+        sure = units.percent(advice.sure)
+        tables.say(
+            out,
+            f"{counted(advice.best.ranks, 'rank')}: {plan_name(advice)} is the fastest in {sure} "
+            f"of draws{others}",
+        )
+    for count, why in why_not.items():
+        tables.say(out, f"{counted(count, 'rank')}: {why}")
 
 
 def rivals(advice: Recommendation, most: int = 3) -> Sequence[str]:

@@ -56,11 +56,13 @@ def why_not_on(cluster: Cluster, ranks: int) -> str | None:
 
 
 def message_cost(message: Message, mesh: Mesh, cluster: Cluster, own: Sequence[str]) -> MessageCost:
-    """Seconds of one collective; over all axes of its strategy, ``own``, if it names none of them.
-    Raises Failure where the cluster has too few ranks."""
+    """Seconds of one collective, over the axes that it names, as ``ring+heads``; over all axes of
+    its strategy, ``own``, if it names none of them. Raises Failure where the cluster has too few
+    ranks."""
     if unfit := why_not_on(cluster, mesh.size):
         raise Failure(unfit)
-    groups = mesh.groups(*([message.axis] if message.axis in own else own))
+    named = message.axis.split("+")
+    groups = mesh.groups(*(named if {*named} <= {*own} else own))
     sent, costs, block, outermost = float(message.sent_bytes), [], 1, cluster.levels[0]
     for level in cluster.levels:
         of_rank, of_block = crossing(groups, message.op, block)

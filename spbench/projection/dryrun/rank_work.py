@@ -27,7 +27,7 @@ from spbench.projection.dryrun.meta_ops import (
 from spbench.projection.dryrun.trace import work
 from spbench.projection.dryrun.work import Work
 from spbench.results.machine import usable_cores
-from spbench.strategies.registry import in_mesh, load
+from spbench.strategies.registry import in_mesh, meshed
 from spbench.text import counted
 from spbench.worker.parent_death import die_with_parent
 from spbench.workload.case import Cell, Device
@@ -35,7 +35,7 @@ from spbench.workload.predicted import RankWork
 from spbench.workload.workload import Workload
 
 WorkOf = Callable[[Workload, str, int], Work]
-"""The work of a strategy, by name, on so many ranks."""
+"""The work of a strategy, by its name with its mesh, on so many ranks."""
 MOST_KNOWN = 50_000
 """Calls of torch's operations that dry runs keep, of about 2 KB each."""
 MOST_CASES = 24
@@ -51,7 +51,7 @@ def works(device: Device = "cuda", *, with_memory: bool = False) -> WorkOf:
     def work_of(workload: Workload, strategy: str, ranks: int) -> Work:
         if len(known) > MOST_KNOWN:
             known.clear()
-        own = load(strategy)
+        own = meshed(strategy)
         return work(workload, own, ranks, with_memory=with_memory, device=device, known=known)
 
     return work_of

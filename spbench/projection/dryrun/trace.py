@@ -90,7 +90,7 @@ def _work(few: FewBlocks, run: DryRun, base: DryStep, with_memory: bool) -> Work
     """What one rank does, from its step of the least blocks."""
     workload = few.whole
     launches = base.counted.kernels.total() + len(base.weights) + 1
-    if few.growth == 1 or (with_memory and runs_whole(launches, base.weights, few.growth)):
+    if few.growth == 1 or (with_memory and needs_all(run.plan, launches, base.weights, few.growth)):
         few, step = few.all, base if few.growth == 1 else run(workload, with_memory=True)
         weights, total = step.weights, step.counted
     else:
@@ -102,9 +102,18 @@ def _work(few: FewBlocks, run: DryRun, base: DryStep, with_memory: bool) -> Work
     traced = _traced(run, total, weights)
     if not with_memory:
         return traced
-    if few != few.all and runs_whole(traced.launches, weights):
+    if few != few.all and needs_all(run.plan, traced.launches, weights):
         few, step = few.all, run(workload, with_memory=True)
     return replace(traced, memory=memory(few, step, weights))
+
+
+def needs_all(plan: Plan, launches: int, weights: list[nn.Parameter], growth: float = 1) -> bool:
+    """Whether the peak of all blocks follows from no few of them."""
+    workload = plan.workload
+    if are_shared(workload, plan.mesh, plan.cuts_weights):
+        # No buckets: a unit is a block, of which few tell all, or for stage 1 all of the model.
+        return workload.zero == 1
+    return runs_whole(launches, weights, growth)
 
 
 def _extrapolated(few: FewBlocks, base: DryStep, step: DryStep, run: DryRun) -> Counted:

@@ -135,6 +135,18 @@ def test_one_pass_counts_kernels_and_memory(strategy: str, monkeypatch: pytest.M
     assert work(deep, load(strategy), 4, with_memory=True) == both
 
 
+@pytest.mark.parametrize("zero", [1, 2, 3])
+@pytest.mark.parametrize("checkpointing", ["none", "full"])
+def test_memory_of_shared_weights_is_that_of_all_blocks(
+    zero: int, checkpointing: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A few blocks tell it where each is a unit of its own."""
+    deep = workload(depth=9, zero=zero, checkpointing=checkpointing, optimizer="adamw")
+    few = work(deep, load("ulysses"), 4, with_memory=True)
+    monkeypatch.setattr(trace, "needs_all", lambda *_: True)
+    assert work(deep, load("ulysses"), 4, with_memory=True) == few
+
+
 class Calls(TorchDispatchMode):
     """Counts operations, views too."""
 
