@@ -54,7 +54,7 @@ def test_all_ranks_of_a_small_cluster_are_meant_by_none(
         (("-c", "hgx-h100", "-g", "2,70000"), "use numbers of ranks from 1 to 65536"),
         (
             ("-c", "hgx-h100", "--fixed", "sp=2"),
-            "'sp=2' cannot be fixed; what is searched for is dp, cfg, tp, zero, checkpointing",
+            "'sp=2' cannot be fixed; what is searched for is dp, cfg, pp, tp, zero, checkpointing",
         ),
         (("-c", "hgx-h100", "--fixed", "zero=4"), "zero may be 0, 1, 2, 3"),
         (

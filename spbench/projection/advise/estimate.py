@@ -61,7 +61,7 @@ class Estimate:
     sent_s: Mapping[Op, float]
     """Seconds of the strategy's messages that wait for nothing but each other."""
     gathers_s: float
-    """Those by which weights come together that ranks share out: nothing hides them."""
+    """Those by which weights come together that ranks share out: a GPU may hide them."""
     gradients_s: float
     """Those of gradients, which the rest of backward may hide."""
     kept_bytes: int
@@ -169,7 +169,9 @@ class Estimator:
         """Seconds that a candidate takes at least, as far as is known."""
         hidden = self.hidden.get(estimate.kind, {})
         sent_s = sum(s * (1 - hidden.get(op, OVERLAP)) for op, s in estimate.sent_s.items())
-        sent_s += estimate.gathers_s + (1 - OVERLAP) * estimate.gradients_s
+        is_gpu = self.cluster.device.kind == "gpu"
+        sent_s += (1 - OVERLAP * is_gpu) * estimate.gathers_s
+        sent_s += (1 - OVERLAP) * estimate.gradients_s
         factors = 1.0, LESS_ALIKE, LESS
         known = (
             factor * self.computed_s[group]
@@ -180,7 +182,6 @@ class Estimator:
         own, alike = estimate.launches
         host_s = self.host_s.get(own, LESS * self.host_s.get(alike, 0.0))
         busy_s = compute_s + estimate.update_s + sent_s
-        is_gpu = self.cluster.device.kind == "gpu"
         return (max(busy_s, host_s) if is_gpu else busy_s + host_s) * (1 + estimate.bubble)
 
     def likely_s(self, estimate: Estimate) -> float:
@@ -188,7 +189,8 @@ class Estimator:
         nothing is known of the like."""
         hidden = self.hidden.get(estimate.kind, {})
         sent_s = sum(s * (1 - hidden.get(op, OVERLAP / 2)) for op, s in estimate.sent_s.items())
-        sent_s += estimate.gathers_s + 0.5 * estimate.gradients_s
+        is_gpu = self.cluster.device.kind == "gpu"
+        sent_s += (1 - 0.5 * is_gpu) * estimate.gathers_s + 0.5 * estimate.gradients_s
         own = self.compute_s(estimate) * estimate.candidate.plan.unevenness
         return (own + estimate.update_s + sent_s) * (1 + estimate.bubble)
 

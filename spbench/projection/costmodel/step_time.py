@@ -20,6 +20,8 @@ from spbench.projection.costmodel.message_cost import MessageCost, host_calls, m
 from spbench.projection.costmodel.operations import DeviceRates
 from spbench.projection.dryrun.work import Message, Work
 from spbench.workload.mesh import Mesh
+from spbench.workload.traffic import Phase
+from spbench.workload.weights import FSDP
 
 OVERLAP = 0.7
 """Share of what kernels can hide that is hidden in the middle: kernels and copies slow each other
@@ -103,8 +105,9 @@ class Hideable:
     """Part that is hidden, in the middle, of what those kernels can hide."""
     hides: float = 1.0
     """Part of the time of kernels, and of backward, that they hide at most."""
-    behind_backward: bool = False
-    """Whether the rest of backward may hide it: a sum of gradients that does not leave last."""
+    beside: Phase | None = None
+    """The phase whose kernels may hide it, whichever they are: backward's a sum of gradients that
+    does not leave last."""
 
 
 @final
@@ -114,9 +117,8 @@ class Step:
 
     sums: Sums
     messages: Sequence[Hideable]
-    backward: Mapping[int, float]
-    """Seconds of backward's kernels, which can hide sums of gradients, by the constant that bounds
-    them."""
+    phases: Mapping[Phase, Mapping[int, float]]
+    """Seconds of each phase's kernels, by the constant that bounds them."""
     own: int
     """Place of what this strategy's launches alone are off by."""
     is_gpu: bool
@@ -140,17 +142,21 @@ class Step:
         return np.maximum(busy, host) if self.is_gpu else busy + host
 
     def hidden(self, factors: Draws, share: Draws | float) -> dict[str, Draws]:
-        """Seconds of each collective that are hidden: by kernels behind it, or as a sum of
-        gradients by the rest of backward, which all such sums share."""
+        """Seconds of each collective that are hidden: by kernels behind it, or by those of a phase,
+        which all that goes beside it share."""
         hidden = {each.term: np.zeros(len(factors)) for each in self.messages}
-        sums = [each for each in self.messages if each.behind_backward]
-        whole = _drawn_sum([(each.place, each.seconds * each.times) for each in sums], factors)
-        backward = _drawn_sum(self.backward.items(), factors)
+        wholes: dict[Phase | None, Draws] = {}
+        kernels: dict[Phase | None, Draws] = {}
+        for phase, seconds in self.phases.items():
+            sent = [each for each in self.messages if each.beside == phase]
+            parts = [(each.place, each.seconds * each.times) for each in sent]
+            wholes[phase] = _drawn_sum(parts, factors)
+            kernels[phase] = _drawn_sum(seconds.items(), factors)
         for each in self.messages:
             own = each.seconds * factors[:, each.place]
             beside = _drawn_sum(each.behind, factors)
-            if each.behind_backward and self.backward:
-                beside = backward * own / whole
+            if each.beside in kernels:
+                beside = kernels[each.beside] * own / wholes[each.beside]
             part = np.minimum(share * (each.overlap / OVERLAP), 1.0)  # of what can be hidden
             can = np.minimum(part * np.minimum(own, beside), each.hides * beside)
             hidden[each.term] += each.times * can
@@ -286,8 +292,8 @@ class Kernels:
     """The kernels of a step on a device."""
 
     sums: Sums
-    backward: Mapping[int, float]
-    """Seconds of backward's, by the constant that bounds them."""
+    phases: Mapping[Phase, Mapping[int, float]]
+    """Seconds of each phase's, by the constant that bounds them."""
     launched: float
     """Launches of the host; a compiled model has fewer."""
 
@@ -402,7 +408,7 @@ def _step(
     return Step(
         sums=sums,
         messages=messages,
-        backward=kernels.backward,
+        phases=kernels.phases,
         own=at,
         is_gpu=is_gpu,
         drawing=cluster.drawing,
@@ -413,7 +419,7 @@ def _step(
 def _kernels(work: Work, rates: DeviceRates, mode: Mode) -> Kernels:
     """The device's time of all kernels, and what the host launches for them."""
     sums, launched = Sums(), 0.0
-    backward: dict[int, float] = defaultdict(float)
+    phases: dict[Phase, dict[int, float]] = defaultdict(lambda: defaultdict(float))
     for kernel, times in work.kernels.items():
         one = rates.cost(kernel)
         faster = mode.products if kernel.kind == "gemm" else 1.0
@@ -421,10 +427,9 @@ def _kernels(work: Work, rates: DeviceRates, mode: Mode) -> Kernels:
         passes = (FUSED_BYTES if fused else mode.merges) if kernel.kind == "elementwise" else 1.0
         seconds = one.seconds * times * passes / faster
         place = sums.add(kernel.kind, seconds, one.doubt)
-        if kernel.phase == "backward":
-            backward[place] += seconds
+        phases[kernel.phase][place] += seconds
         launched += times * (FUSED_LAUNCHES if fused else 1.0)
-    return Kernels(sums=sums, backward=backward, launched=launched)
+    return Kernels(sums=sums, phases=phases, launched=launched)
 
 
 def _add_host(sums: Sums, work: Work, device: Device, launched: float, mode: Mode) -> None:
@@ -463,8 +468,21 @@ def _add_messages(
                 behind=beside,
                 hides=priced.hides,
                 times=times,
-                overlap=OVERLAP if priced.hidden is None else priced.hidden,
-                behind_backward=message.phase == "gradients" and not message.is_last,
+                overlap=_overlap(message, times) if priced.hidden is None else priced.hidden,
+                beside=_beside(message, cluster.device),
             )
         )
     return messages
+
+
+def _beside(message: Message, device: Device) -> Phase | None:
+    """The phase whose kernels may hide a message that none are behind: a sum of gradients, or where
+    a GPU computes behind the host's back a gather of weights, which torch starts one unit ahead."""
+    if message.phase == "gradients":
+        return None if message.is_last else "backward"
+    return message.phase if message.axis == FSDP and device.kind == "gpu" else None
+
+
+def _overlap(message: Message, times: int) -> float:
+    """The part that is hidden, in the middle, of what can be: of units of weights all but one."""
+    return OVERLAP * ((times - 1) / times if message.axis == FSDP else 1.0)
