@@ -23,7 +23,7 @@ MOST = 4
 def who_holds(plan: Plan) -> tuple[str, ...]:
     """A line for each axis; none where the strategy has all ranks."""
     axes = plan.mesh.axes
-    if plan.mesh == plan.group.mesh and TP not in plan.mesh.names:
+    if plan.mesh == plan.group.mesh and (TP not in plan.mesh.names or len(axes) == 1):
         return ()
     names = [f"{axis}={size}" for axis, size in axes]
     ranks = [_ranks(plan, axis) for axis, _ in axes]
