@@ -15,7 +15,7 @@ import torch
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.fake import silent_transports
-from spbench.model.transformer import Transformer
+from spbench.model.transformer import model_of
 from spbench.strategies.registry import load, places
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.fields import DTYPE_BYTES
@@ -33,7 +33,7 @@ def most_weights(work: Workload, strategy: str, ranks: int) -> int:
     def held(rank: int) -> int:
         comm = Collectives(silent_transports(rank, ranks).strategy)
         with torch.device("meta"):
-            model = Transformer(loaded.on(cut, comm.size), comm)
+            model = model_of(loaded.on(cut, comm.size), comm)
         return sum(weight.numel() for weight in model.parameters())
 
     return max(map(held, range(ranks)))

@@ -125,8 +125,8 @@ def test_a_wrong_fourth_block(monkeypatch: pytest.MonkeyPatch) -> None:
     """No reduced workload has one: a shape of five blocks is proved whole."""
     real = Transformer.__init__
 
-    def wrong(self: Transformer, plan: Any, comm: Any) -> None:
-        real(self, plan, comm)
+    def wrong(self: Transformer, plan: Any, comm: Any, stage: Any) -> None:
+        real(self, plan, comm, stage)
         for block in [*self.blocks.values()][3:4] if comm.size > 1 else ():
             for residual in block.residuals:
                 residual.register_forward_hook(lambda module, given, out: (out[0] * 1.02, out[1]))

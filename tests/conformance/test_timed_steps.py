@@ -224,8 +224,8 @@ def test_a_defect_from_the_third_block_on(
     """The smallest reduced workload has three blocks."""
     real = Transformer.__init__
 
-    def wrong(self: Transformer, plan: Any, comm: Any) -> None:
-        real(self, plan, comm)
+    def wrong(self: Transformer, plan: Any, comm: Any, stage: Any) -> None:
+        real(self, plan, comm, stage)
         for block in [*self.blocks.values()][2:] if comm.size > 1 else ():
             for residual in block.residuals:
                 residual.register_forward_hook(lambda module, given, out: (out[0] * 1.02, out[1]))

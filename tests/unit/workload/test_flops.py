@@ -13,7 +13,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.fake import SilentTransport, silent_transports
-from spbench.model.transformer import Transformer
+from spbench.model.transformer import model_of
 from spbench.worker.reference import OneDevice
 from spbench.worker.step import Step
 from spbench.workload.block import Stack
@@ -58,7 +58,7 @@ def test_parameters_are_those_of_the_model(work: Workload) -> None:
 def test_parameters_of_the_papers_models(work: Workload) -> None:
     """The formula is exact for large workloads too, built without memory."""
     with torch.device("meta"):
-        model = Transformer(OneDevice().on(work, 1), Collectives(SilentTransport(0, 1)))
+        model = model_of(OneDevice().on(work, 1), Collectives(SilentTransport(0, 1)))
     assert parameters(work).total == sum(p.numel() for p in model.parameters())
 
 
