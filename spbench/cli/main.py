@@ -46,7 +46,6 @@ FAMILIES = {
     "history": "compare",
     "baseline": "check",
     "recommend": "project",
-    "capacity": "project",
     "calibrate": "machine",
     "doctor": "machine",
     "show": "list",

@@ -17,7 +17,7 @@ from spbench.projection.advise import capacity
 from spbench.projection.advise.capacity import Capacity, MemoryQuestion
 from spbench.projection.dryrun.trace import work
 from spbench.results.capacities import read_capacities
-from spbench.strategies.registry import load
+from spbench.strategies.registry import load, meshed
 from spbench.workload.catalogue import find, with_settings
 
 DEPTH = "depth=2" if ALL else "depth=1"
@@ -46,6 +46,22 @@ def test_the_largest_batch_fits_and_the_next_does_not(tmp_path: Path) -> None:
         grown = with_settings(find(SMALL[0]), [DEPTH, f"{key}={answer['largest']}"])
         memory = work(grown, load(answer["strategy"]), 2, with_memory=True).memory
         assert memory is not None and memory.peak == answer["peak_bytes"]
+
+
+def test_the_largest_batch_of_a_plan(tmp_path: Path) -> None:
+    """Around strategies stand meshes, which samples fill alike; the answer is a dry run's peak."""
+    shape = ("depth=2", "microbatches=2")
+    flags = ["--mesh", "dp=2", "--mesh", "pp=2", "-g", "4", "--memory", "200MiB", "--json"]
+    flags += [word for each in shape for word in ("--set", each)]
+    done = spbench(tmp_path, "capacity", SMALL[0], "-s", "ulysses", *flags, torch=True)
+    assert done.code == DONE, done.err
+    batches = [answer for answer in json.loads(done.out) if answer["grows"] == "batch"]
+    assert [answer["strategy"] for answer in batches] == ["ulysses dp=2", "ulysses pp=2"]
+    for answer in batches:
+        assert answer["largest"] % 2 == 0
+        grown = with_settings(find(SMALL[0]), [*shape, f"batch={answer['largest']}"])
+        memory = work(grown, meshed(answer["strategy"]), 4, with_memory=True).memory
+        assert memory is not None and memory.peak == answer["peak_bytes"] < answer["next_bytes"]
 
 
 def test_a_dry_run_on_cuda_needs_no_gpu(
@@ -151,6 +167,8 @@ def test_answers_before_a_failure_are_shown_and_kept(
         (("--memory", "1GB", "--axis", "nowhere"), "has the axes time, space"),
         (("--device", "cpu"), "give it as --memory 80GB"),
         (("--memory", "1GB", "-g", "70000"), "use 1 to 65536"),
+        (("--memory", "1GB", "--mesh", "pp=2"), "--set microbatches=4"),
+        (("--memory", "1GB", "--mesh", "pq=2"), "axes are dp, cfg, pp, tp"),
         (("--memory", "1GB", "--measure", "-g", "5000", "--device", "cpu"), "use 1 to 1024"),
     ],
 )

@@ -232,6 +232,7 @@ FLAGS = {
         "--json",
         "--measure",
         "--memory",
+        "--mesh",
         "--out",
         "--reserve",
         "--set",

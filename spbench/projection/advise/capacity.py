@@ -13,6 +13,7 @@ from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from functools import partial
 from itertools import product
+from math import gcd
 from pathlib import Path
 from typing import Any, final
 
@@ -27,12 +28,13 @@ from spbench.results.capacities import BATCH, COLUMNS
 from spbench.results.machine import git_state, package_version
 from spbench.results.record import axes_text, columns_of_case
 from spbench.results.temporary import temporary_folder
-from spbench.strategies.registry import load
+from spbench.strategies.registry import in_mesh
 from spbench.sweep.devices import least_capability, visible_gpus
 from spbench.sweep.plan import job_of
 from spbench.text import counted
 from spbench.workload.case import COUNTED, Case, Device
 from spbench.workload.catalogue import with_settings
+from spbench.workload.mesh import NO_MESH, CaseMesh
 from spbench.workload.workload import Workload
 
 MOST = 2**24
@@ -193,11 +195,27 @@ class MemoryQuestion:
     ranks: int
     grows: str
     """``batch``, or the name of an axis."""
+    mesh: CaseMesh = NO_MESH
+
+    @property
+    def name(self) -> str:
+        """The strategy and the mesh around it, as in the column ``strategy``."""
+        return self.mesh.beside(self.strategy)
 
     @property
     def label(self) -> str:
         """The question as a line on the terminal has it, such as 'dsp on 8, space'."""
-        return f"{self.strategy} on {self.ranks}, {self.grows}"
+        return f"{self.name} on {self.ranks}, {self.grows}"
+
+    @property
+    def step(self) -> int:
+        """What the size grows by: an axis by the ranks that share it, so that shards are even; a
+        batch by what fills all groups, and in each the microbatches."""
+        if self.grows != BATCH:
+            return max(1, self.ranks // (self.mesh.groups * self.mesh.pp))
+        branches = max(1, self.workload.guidance // self.mesh.cfg)
+        microbatches = self.workload.microbatches if self.mesh.pp > 1 else 0
+        return self.mesh.dp * (microbatches // gcd(microbatches, branches) or 1)
 
     def grown(self, size: int) -> Workload:
         """The workload of this size. Raises Failure where there is none."""
@@ -210,14 +228,14 @@ class MemoryQuestion:
             grown = self.grown(size)
         except Failure as error:
             return Peak(held_bytes=None, why_not=str(error))
-        why_not = load(self.strategy).declines(grown, self.ranks)
+        why_not = in_mesh(self.strategy, self.mesh).declines(grown, self.ranks)
         return held_bytes(grown) if why_not is None else Peak(held_bytes=None, why_not=why_not)
 
     def foreseen(self, device: Device, size: int) -> Peak:
         """The peak at ``size`` by a dry run of the busiest rank on such a device."""
 
         def held(grown: Workload) -> Peak:
-            strategy = load(self.strategy)
+            strategy = in_mesh(self.strategy, self.mesh)
             try:
                 done = work(grown, strategy, self.ranks, with_memory=True, device=device)
             except TooManyOperationsError as error:  # no fewer for a larger size
@@ -237,6 +255,7 @@ class MemoryQuestion:
             case = Case(
                 workload=grown,
                 strategy=self.strategy,
+                mesh=self.mesh,
                 ranks=self.ranks,
                 device=device,
                 budget=COUNTED,
@@ -248,7 +267,7 @@ class MemoryQuestion:
             if status in STARVED:
                 return Peak(held_bytes=None, why_not=OUT_OF_MEMORY, is_starved=True)
             if status != "ok":
-                where = f"{self.strategy} on {self.ranks} ranks, {self.grows} {size}"
+                where = f"{self.name} on {self.ranks} ranks, {self.grows} {size}"
                 raise Failure(f"{where}: {status}: {cause}")
             return Peak(held_bytes=max(sample.peak_allocated_bytes or 0 for sample in samples))
 
@@ -256,12 +275,16 @@ class MemoryQuestion:
 
 
 def questions(
-    workload: Workload, strategies: Sequence[str], ranks: Sequence[int], grows: Sequence[str]
+    workload: Workload,
+    strategies: Sequence[str],
+    ranks: Sequence[int],
+    grows: Sequence[str],
+    meshes: Sequence[CaseMesh] = (NO_MESH,),
 ) -> list[MemoryQuestion]:
-    """What may grow, then ranks, then strategies in the order given."""
+    """What may grow, then ranks, then meshes and strategies in the order given."""
     return [
-        MemoryQuestion(workload=workload, strategy=name, ranks=count, grows=what)
-        for what, count, name in product(grows, ranks, strategies)
+        MemoryQuestion(workload=workload, strategy=name, ranks=count, grows=what, mesh=mesh)
+        for what, count, mesh, name in product(grows, ranks, meshes, strategies)
     ]
 
 
@@ -285,10 +308,8 @@ def tried(
 
 
 def _capacity(asked: MemoryQuestion, peak_of: PeakOf, budget_bytes: float) -> Capacity:
-    """An axis grows by the number of ranks, so that shards are even; a batch by 1."""
-    step = 1 if asked.grows == BATCH else asked.ranks
-    what = {"strategy": asked.strategy, "ranks": asked.ranks, "grows": asked.grows}
-    return capacity_of(peak_of, budget_bytes, step=step, **what)
+    what = {"strategy": asked.name, "ranks": asked.ranks, "grows": asked.grows}
+    return capacity_of(peak_of, budget_bytes, step=asked.step, **what)
 
 
 # The largest batch and the longest axis that fit: as a table, and as lines of capacity.csv.

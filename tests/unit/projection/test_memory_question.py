@@ -14,7 +14,8 @@ from spbench.projection.advise.capacity import OUT_OF_MEMORY, MemoryQuestion, Pe
 from spbench.projection.dryrun import meta_ops
 from spbench.results.hand_over import RowStatus, Sample, sample_path, write_atomically
 from spbench.workload.case import Job
-from spbench.workload.catalogue import find
+from spbench.workload.catalogue import find, with_settings
+from spbench.workload.mesh import NO_MESH, CaseMesh
 
 SMALL = find("dsp-720m-small")
 
@@ -27,6 +28,31 @@ def test_a_batch_or_an_axis_takes_the_size() -> None:
     assert asked("batch").grown(5).batch == 5
     axis = next(iter(SMALL.axes))
     assert asked(axis).grown(48).axes == {**SMALL.axes, axis: 48}
+
+
+@pytest.mark.parametrize(
+    ("grows", "mesh", "microbatches", "step"),
+    [
+        ("batch", "", 0, 1),
+        ("batch", "dp=2,tp=2", 0, 2),
+        ("batch", "dp=2,pp=2", 6, 12),
+        ("batch", "tp=2", 6, 1),
+        ("space", "", 0, 8),
+        ("space", "dp=2,tp=2", 0, 4),
+        ("space", "pp=4", 4, 2),
+    ],
+)
+def test_sizes_grow_by_what_fills_the_mesh(
+    grows: str, mesh: str, microbatches: int, step: int
+) -> None:
+    question = MemoryQuestion(
+        workload=with_settings(SMALL, [f"microbatches={microbatches}"]),
+        strategy="dsp",
+        ranks=8,
+        grows=grows,
+        mesh=CaseMesh.parse(mesh) if mesh else NO_MESH,
+    )
+    assert question.step == step
 
 
 def test_what_cannot_run_says_why_and_is_not_asked_about() -> None:
