@@ -101,16 +101,19 @@ class _Rings(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         scaled, keys, values, weights = ctx.saved_tensors
         rows, comm = ctx.rows, ctx.comm
-        # Each ring comes under the product that has nothing to do with what it brings.
-        sum_v, d_scores = _backward_of_values(rows.fold(grad), values, weights, rows, comm)
+        # Each ring comes under the product that has nothing to do with what it brings, and each sum
+        # goes under the one behind. Of the whole K, V, dK and dV, two are there at a time.
+        d_v, d_scores = _backward_of_values(
+            rows.fold(grad), values, weights, rows, comm, ctx.scatter
+        )
         ring = comm.start_ring(keys, rows.keys)
-        sums = [rows.turned_product(scaled, d_scores, ring), sum_v]
+        sums = [rows.turned_product(scaled, d_scores, ring)]
+        whole_keys = ring.wait()
         # Handed over: a transfer holds what it needs, which may be a copy.
-        del sum_v
-        d_v, d_k = (_start_sum(sums.pop(), rows, comm, ctx.scatter) for _ in range(2))
-        d_q = rows.times_keys(d_scores, ring.wait()).mul_(grad.shape[-1] ** -0.5)
+        d_k = _start_sum(sums.pop(), rows, comm, ctx.scatter)
+        d_q = rows.times_keys(d_scores, whole_keys).mul_(grad.shape[-1] ** -0.5)
         d_bias = rows.bias_gradient(d_scores) if ctx.biased else None
-        d_keys = (rows.unfold_keys(pending.wait()) for pending in (d_k, d_v))
+        d_keys = (rows.unfold_keys(d_part) for d_part in (d_k.wait(), d_v))
         return rows.unfold(d_q).flatten(-3, -2), *d_keys, d_bias, *(None,) * 4
 
 
@@ -122,13 +125,16 @@ def _scores(scaled: Tensor, keys: Tensor, rows: Rows, comm: Collectives) -> Tens
 
 
 def _backward_of_values(
-    d_out: Tensor, values: Tensor, weights: Tensor, rows: Rows, comm: Collectives
+    d_out: Tensor, values: Tensor, weights: Tensor, rows: Rows, comm: Collectives, scatter: bool
 ) -> tuple[Tensor, Tensor]:
-    """This rank's part of the gradients of all values, and the gradient of the scores, which is
-    written over ``weights``."""
+    """The gradient of this rank's values, and that of the scores, which is written over
+    ``weights``."""
     ring = comm.start_ring(values, rows.keys)
-    sum_v = rows.turned_product(d_out, weights, ring)
-    return sum_v, _d_scores_(weights, d_out, ring.wait(), rows)
+    sums = [rows.turned_product(d_out, weights, ring)]
+    whole_values = ring.wait()
+    d_v = _start_sum(sums.pop(), rows, comm, scatter)
+    d_scores = _d_scores_(weights, d_out, whole_values, rows)
+    return d_v.wait().clone(), d_scores  # a copy, so that the whole sum is let go
 
 
 def _d_scores_(weights: Tensor, d_out: Tensor, values: Tensor, rows: Rows) -> Tensor:
