@@ -10,7 +10,7 @@ from dsp_scaling import OWN, Scaling, gains_table, gpu_hours, kept_rates, scalin
 from markdown import brief, table
 from paper_facts import facts
 from published_score import ENGINE
-from rsa_capacity import Question, linformer_table, ratios_table, table_4_gpu_hours
+from rsa_capacity import Question, linformer_table, ratios_table, table_4_gpu_hours, today_table
 from volumes import dsp_table, rsa_table
 
 TEXT = Path(__file__).with_name("page.txt")
@@ -52,6 +52,7 @@ def page(points: Sequence[FigurePoint], scaling: Scaling, answers: dict[Question
         rsa_paper=rsa["paper"],
         rsa_volumes=rsa_table(),
         ratios=ratios_table(answers),
+        today=today_table(answers),
         upper_batch=rsa["linformer"]["batch"],
         linformer=linformer_table(answers),
         spent=_spent(scaling),

@@ -20,12 +20,44 @@ from spbench.projection.costmodel.hardware import find as find_cluster
 from spbench.results.capacities import BATCH
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.fields import DTYPE_BYTES
+from spbench.workload.mesh import NO_MESH, CaseMesh
 from spbench.workload.workload import Workload
 
 OWN, BASELINE = "rsa", "megatron-tp"
 RESERVE = 0.08
 """Part of a device's memory that dry runs do not see, as in 'spbench capacity'."""
 SEQUENCE = "sequence"
+MOST_RANKS = 64
+TODAY: Sequence[tuple[str, str, str, tuple[str, ...]]] = (
+    ("`rsa`, as published", OWN, "", ()),
+    ("`rsa`, weights shared out (`zero=3`)", OWN, "", ("zero=3",)),
+    ("`ring`, which holds no scores, `zero=3`", "ring", "", ("zero=3",)),
+    (
+        "the same, blocks computed again (`checkpointing=full`)",
+        "ring",
+        "",
+        ("zero=3", "checkpointing=full"),
+    ),
+    (
+        "the same, 16 groups of 4 (`--mesh dp=16`)",
+        "ring",
+        "dp=16",
+        ("zero=3", "checkpointing=full"),
+    ),
+    (
+        "`megatron-sp`, the same groups and means",
+        "megatron-sp",
+        "dp=16",
+        ("zero=3", "checkpointing=full"),
+    ),
+    (
+        "`ring`, 4 stages of 16 (`--mesh pp=4`), 8 microbatches, blocks computed again",
+        "ring",
+        "pp=4",
+        ("microbatches=8", "checkpointing=full"),
+    ),
+)
+"""Means that the paper did not have: name, strategy, what is around it, fields of the workload."""
 ADAMW_COPIES = 3
 """Weights and their two moments; gradients live a bucket at a time."""
 Extra = Callable[[Workload], float]
@@ -62,6 +94,10 @@ class Question:
     batch: int | None = None
     without: str = ""
     """Name of a function that says what is taken off; blank: nothing."""
+    mesh: str = ""
+    """Around the strategy; blank: it has all ranks."""
+    settings: tuple[str, ...] = ()
+    """Of the workload."""
 
 
 EXTRAS: dict[str, Extra] = {"whole_gradients": whole_gradients, "own_projections": own_projections}
@@ -70,11 +106,13 @@ EXTRAS: dict[str, Extra] = {"whole_gradients": whole_gradients, "own_projections
 def largest(asked: Question) -> int:
     """The largest size within the budget."""
     settings = ["optimizer=adamw", *([f"batch={asked.batch}"] if asked.batch else [])]
+    settings += asked.settings
     question = MemoryQuestion(
         workload=with_settings(find(asked.workload), settings),
         strategy=asked.strategy,
         ranks=asked.ranks,
         grows=asked.grows,
+        mesh=CaseMesh.parse(asked.mesh) if asked.mesh else NO_MESH,
     )
 
     def peak(size: int) -> Peak:
@@ -90,7 +128,7 @@ def largest(asked: Question) -> int:
         strategy=asked.strategy,
         ranks=asked.ranks,
         grows=asked.grows,
-        step=1 if asked.grows == BATCH else asked.ranks,
+        step=question.step,
     )
     assert found.largest is not None
     return found.largest
@@ -100,12 +138,13 @@ def questions() -> list[Question]:
     """All that the tables ask for, each once."""
     asked = []
     for row in facts("rsa")["ratios"]:
-        sized = {"workload": row["workload"], "grows": row["grows"], "batch": row.get("batch")}
+        sized = _sized(row)
         asked.append(Question(strategy=BASELINE, ranks=row["over"], **sized))
         asked += [
             Question(strategy=OWN, ranks=row["ranks"], without=without, **sized)
             for without in ("", "whole_gradients")
         ]
+    asked += [question for _, of_means in _today() for question in of_means]
     upper = facts("rsa")["linformer"]
     asked += [
         Question(upper["workload"], OWN, ranks, SEQUENCE, upper["batch"], without)
@@ -113,6 +152,11 @@ def questions() -> list[Question]:
         for ranks in (1, upper["ranks"])
     ]
     return list(dict.fromkeys(asked))
+
+
+def _sized(row: dict[str, Any]) -> dict[str, Any]:
+    """What grows in a published ratio, of which workload."""
+    return {"workload": row["workload"], "grows": row["grows"], "batch": row.get("batch")}
 
 
 def by_formula(row: dict[str, Any], *, of_baseline: bool) -> float:
@@ -151,7 +195,7 @@ def ratios_table(answers: dict[Question, int]) -> str:
     head = ("", "published", "dry runs", "without whole dK, dV", "by the paper's formulas")
     rows = []
     for row in facts("rsa")["ratios"]:
-        sized = {"workload": row["workload"], "grows": row["grows"], "batch": row.get("batch")}
+        sized = _sized(row)
         base = answers[Question(strategy=BASELINE, ranks=row["over"], **sized)]
         own, less = (
             answers[Question(strategy=OWN, ranks=row["ranks"], without=each, **sized)]
@@ -163,6 +207,41 @@ def ratios_table(answers: dict[Question, int]) -> str:
         ours = f"{own / base:.1f} ({own:,} over {base:,})"
         rows.append([name, f"{row['ratio']:.1f}", ours, f"{less / base:.1f}", f"{formula:.1f}"])
     return table(head, rows)
+
+
+def _today() -> list[tuple[str, list[Question]]]:
+    """What is asked of each of today's means: all published sizes on most ranks."""
+    rows = [row for row in facts("rsa")["ratios"] if row["ranks"] == MOST_RANKS]
+    return [
+        (
+            name,
+            [
+                Question(
+                    strategy=strategy,
+                    ranks=row["ranks"],
+                    mesh=mesh,
+                    settings=settings,
+                    **_sized(row),
+                )
+                for row in rows
+            ],
+        )
+        for name, strategy, mesh, settings in TODAY
+    ]
+
+
+def today_table(answers: dict[Question, int]) -> str:
+    """The published sizes by today's means."""
+    rows = [row for row in facts("rsa")["ratios"] if row["ranks"] == MOST_RANKS]
+    head = [f"{row['workload']}, {'batch' if row['grows'] == BATCH else 'length'}" for row in rows]
+    first = [
+        f"{answers[Question(strategy=BASELINE, ranks=row['over'], **_sized(row))]:,}"
+        for row in rows
+    ]
+    of_means = [
+        [name, *(f"{answers[question]:,}" for question in asked)] for name, asked in _today()
+    ]
+    return table(["", *head], [[f"`{BASELINE}` at its limit, as published", *first], *of_means])
 
 
 def linformer_table(answers: dict[Question, int]) -> str:
