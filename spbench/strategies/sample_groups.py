@@ -98,7 +98,8 @@ class SampleGroups(InGroups):
             return f"{CFG}={cfg} needs branches of guidance, as with guidance={cfg}"
         guidance, batch = workload.guidance, workload.batch
         unfit = _why_uneven(CFG, cfg, guidance, f"{counted(guidance, 'branch')} of guidance")
-        unfit = unfit or _why_uneven(DP, dp, batch, f"{counted(batch, 'sample')} in a batch")
+        if too_few := _why_uneven(DP, dp, batch, f"{counted(batch, 'sample')} in a batch"):
+            unfit = unfit or f"{too_few}, or the batch a multiple of {dp}"
         return unfit or self.own.misfit(self._of_a_group(workload))
 
     def why_not(self, workload: Workload, ranks: int) -> str | None:
