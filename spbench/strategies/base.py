@@ -28,7 +28,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache, cached_property
 from itertools import chain
-from typing import ClassVar, final
+from typing import Any, ClassVar, Self, final
 
 from torch import Tensor, nn
 
@@ -346,3 +346,35 @@ class Plan:
         """Bytes that ranks wait for in a step, weighed by how unevenly they attend."""
         # Bytes alone do not tell that of 5 heads shared by 2 ranks the busier one has 3.
         return waited_bytes(self.of_sublayers) * self.unevenness
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PlanOfGroups(Plan):
+    """The plan of ranks in groups, each of which goes by ``inner``: how axes and text are cut, and
+    what sublayers do, is a group's."""
+
+    inner: Plan
+
+    @classmethod
+    def around(cls, inner: Plan, **own: Any) -> Self:
+        """``own``: the strategy, workload and ranks of all groups, and what a subclass has."""
+        as_inner = ("layout", "cuts_weights", "holds_whole", "ends_in_transfer")
+        return cls(inner=inner, **{name: getattr(inner, name) for name in as_inner}, **own)
+
+    @property
+    def group(self) -> Plan:
+        return self.inner.group
+
+    @property
+    def notes(self) -> str:
+        return self.inner.notes
+
+    def shard(self, axis: str) -> Shard:
+        return self.group.shard(axis)
+
+    @cached_property
+    def text(self) -> Shard:
+        return self.group.text
+
+    def hops(self, before: str, after: str) -> Hops | None:
+        return self.group.hops(before, after)

@@ -17,12 +17,11 @@ from functools import cache, cached_property
 from math import prod
 from typing import final
 
-from spbench.strategies.base import Hops, InGroups, Plan
+from spbench.strategies.base import InGroups, PlanOfGroups
 from spbench.strategies.refusals import divisors
 from spbench.text import counted
 from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.mesh import ALL, PP, Mesh
-from spbench.workload.sharding import Shard
 from spbench.workload.stages import Stages
 from spbench.workload.traffic import Transfer
 from spbench.workload.workload import Workload
@@ -32,15 +31,10 @@ NOTHING = Fraction(0)
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class PipelinePlan(Plan):
+class PipelinePlan(PlanOfGroups):
     """The plan of a stage, for one microbatch and the whole stack of blocks; and who has which."""
 
-    of_a_stage: Plan
     cut: Stages
-
-    @property
-    def group(self) -> Plan:
-        return self.of_a_stage.group
 
     @property
     def stages(self) -> Stages:
@@ -48,21 +42,7 @@ class PipelinePlan(Plan):
 
     @cached_property
     def mesh(self) -> Mesh:
-        return Mesh(((PP, self.cut.count), *self.of_a_stage.mesh.axes))
-
-    @property
-    def notes(self) -> str:
-        return self.of_a_stage.notes
-
-    def shard(self, axis: str) -> Shard:
-        return self.group.shard(axis)
-
-    @cached_property
-    def text(self) -> Shard:
-        return self.group.text
-
-    def hops(self, before: str, after: str) -> Hops | None:
-        return self.group.hops(before, after)
+        return Mesh(((PP, self.cut.count), *self.inner.mesh.axes))
 
     @cached_property
     def of_sublayers(self) -> list[Transfer]:
@@ -71,9 +51,9 @@ class PipelinePlan(Plan):
         return once * self.cut.microbatches
 
     def _inside_of_stages(self) -> list[Transfer]:
-        ranks, stages = self.of_a_stage.ranks, self.cut.count
+        ranks, stages = self.inner.ranks, self.cut.count
         nothing = (NOTHING,) * ranks
-        name = "+".join(self.of_a_stage.mesh.names)
+        name = "+".join(self.inner.mesh.names)
         made: dict[tuple[int, int], Transfer] = {}  # a stack repeats a few transfers
 
         def of_stage(transfer: Transfer, place: int) -> Transfer:
@@ -81,7 +61,7 @@ class PipelinePlan(Plan):
             axis = name if transfer.axis == ALL else transfer.axis
             return Transfer(op=transfer.op, sent=sent, phase=transfer.phase, axis=axis)
 
-        blocks, found = self.of_a_stage.of_blocks, []
+        blocks, found = self.inner.of_blocks, []
         for place, part in enumerate(self.cut.parts):
             for block in blocks[part.blocks.start : part.blocks.stop]:
                 for transfer in block:
@@ -129,7 +109,7 @@ class PipelinePlan(Plan):
 
         every = [Fraction(held(rank)) for rank in range(group.ranks)]
         same = {each: each for each in every}  # equal amounts are one object
-        groups = self.of_a_stage.ranks // group.ranks
+        groups = self.inner.ranks // group.ranks
         return tuple(same[each] for each in every) * groups
 
     def _text_of(self, rank: int) -> int:
@@ -177,16 +157,12 @@ class Pipeline(InGroups):
 
     def on(self, workload: Workload, ranks: int) -> PipelinePlan:
         of_a_stage = self.own.on(self._microbatch(workload), ranks // self.pp)
-        return PipelinePlan(
+        return PipelinePlan.around(
+            of_a_stage,
             strategy=Pipeline(own=of_a_stage.strategy, pp=self.pp),
             workload=workload,
             ranks=ranks,
-            layout=of_a_stage.layout,
-            of_a_stage=of_a_stage,
             cut=Stages.of(workload, self.pp, self._microbatches(workload)),
-            cuts_weights=of_a_stage.cuts_weights,
-            holds_whole=of_a_stage.holds_whole,
-            ends_in_transfer=of_a_stage.ends_in_transfer,
         )
 
     def _fitting(self, workload: Workload) -> list[int]:

@@ -17,11 +17,10 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import final
 
-from spbench.strategies.base import Hops, InGroups, Plan
+from spbench.strategies.base import InGroups, PlanOfGroups
 from spbench.strategies.refusals import divisors
 from spbench.text import counted
 from spbench.workload.mesh import CFG, DP, CaseMesh, Mesh
-from spbench.workload.sharding import Shard
 from spbench.workload.stages import Stages
 from spbench.workload.traffic import Transfer
 from spbench.workload.workload import Workload
@@ -29,47 +28,28 @@ from spbench.workload.workload import Workload
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class SamplePlan(Plan):
+class SamplePlan(PlanOfGroups):
     """The plan of each group, several times; how axes and text are cut is a group's."""
 
-    around: CaseMesh
-    of_a_group: Plan
-
-    @property
-    def group(self) -> Plan:
-        return self.of_a_group.group
+    groups: CaseMesh
 
     @property
     def stages(self) -> Stages | None:
-        return self.of_a_group.stages
+        return self.inner.stages
 
     @cached_property
     def mesh(self) -> Mesh:
         # Outermost: ranks of a group are neighbours, since all they send is among themselves.
-        return Mesh((*self.around.axes, *self.of_a_group.mesh.axes))
-
-    @property
-    def notes(self) -> str:
-        return self.of_a_group.notes
-
-    def shard(self, axis: str) -> Shard:
-        return self.group.shard(axis)
-
-    @cached_property
-    def text(self) -> Shard:
-        return self.group.text
-
-    def hops(self, before: str, after: str) -> Hops | None:
-        return self.group.hops(before, after)
+        return Mesh((*self.groups.axes, *self.inner.mesh.axes))
 
     @cached_property
     def of_blocks(self) -> list[list[Transfer]]:
         """What each group sends, all at once."""
-        return [self._everywhere(block) for block in self.of_a_group.of_blocks]
+        return [self._everywhere(block) for block in self.inner.of_blocks]
 
     @cached_property
     def of_sublayers(self) -> list[Transfer]:
-        return self._everywhere(self.of_a_group.of_sublayers)
+        return self._everywhere(self.inner.of_sublayers)
 
     def _everywhere(self, sent: list[Transfer]) -> list[Transfer]:
         return [self._of_all_groups[id(transfer)] for transfer in sent]
@@ -77,11 +57,11 @@ class SamplePlan(Plan):
     @cached_property
     def _of_all_groups(self) -> dict[int, Transfer]:
         """What a group sends, by all: what is equal stays one object, of which a stack has few."""
-        inside = self.of_a_group.mesh.names
+        inside = self.inner.mesh.names
         name, members = "+".join(inside), self.mesh.groups(*inside)
         return {
             id(transfer): Transfer.along(name, members, [transfer] * len(members))
-            for transfer in self.of_a_group.of_sublayers
+            for transfer in self.inner.of_sublayers
         }
 
 
@@ -113,16 +93,12 @@ class SampleGroups(InGroups):
 
     def on(self, workload: Workload, ranks: int) -> SamplePlan:
         of_a_group = self.own.on(self._of_a_group(workload), ranks // self.around.groups)
-        return SamplePlan(
+        return SamplePlan.around(
+            of_a_group,
             strategy=SampleGroups(own=of_a_group.strategy, around=self.around),
             workload=workload,
             ranks=ranks,
-            layout=of_a_group.layout,
-            around=self.around,
-            of_a_group=of_a_group,
-            cuts_weights=of_a_group.cuts_weights,
-            holds_whole=of_a_group.holds_whole,
-            ends_in_transfer=of_a_group.ends_in_transfer,
+            groups=self.around,
         )
 
     def _of_a_group(self, workload: Workload) -> Workload:
