@@ -134,7 +134,9 @@ def _backward_of_values(
     whole_values = ring.wait()
     d_v = _start_sum(sums.pop(), rows, comm, scatter)
     d_scores = _d_scores_(weights, d_out, whole_values, rows)
-    return d_v.wait().clone(), d_scores  # a copy, so that the whole sum is let go
+    own = d_v.wait()
+    # As a view it would keep the whole sum, N times as large, until backward is over.
+    return own if scatter else own.clone(), d_scores
 
 
 def _d_scores_(weights: Tensor, d_out: Tensor, values: Tensor, rows: Rows) -> Tensor:

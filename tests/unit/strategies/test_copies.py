@@ -68,8 +68,9 @@ def test_as_few_as_can_be(strategy: str, axis: str) -> None:
 @pytest.mark.parametrize("strategy", LIMITS)
 def test_attention_clones_nothing(strategy: str, axis: str) -> None:
     """Elsewhere the gradients of q, k and v are joined, once for each attention, but for those that
-    one switch brought, which lie end to end; RSA puts its output in the order of the activation."""
-    own = {"layers/memory_order.py: put_outermost": 1}
+    one switch brought, which lie end to end; RSA puts its output in the order of the activation,
+    and copies its own part of the sum of dV, so that the whole, N times as large, is let go."""
+    own = {"layers/memory_order.py: put_outermost": 1, "strategies/rsa.py: _backward_of_values": 1}
     joins = 1 if strategy in ("ulysses", "usp:ulysses=2") else 2
     expected = {"layers/memory_order.py: backward": joins} | (own if strategy == "rsa" else {})
     for batch in (1, 2):
