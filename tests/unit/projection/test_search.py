@@ -103,6 +103,27 @@ def test_training_gets_the_fastest_that_fits(part: float, trained: tuple[Workloa
         assert best.workload.zero and best.workload.checkpointing != "none"
 
 
+def test_weights_that_do_not_fit_are_shared_out() -> None:
+    """A 5B model with AdamW on 48 GB, where Ulysses with whole weights holds more than that, unless
+    it computes blocks again."""
+    workload = with_settings(find("wan-2.2-ti2v-5b"), ["optimizer=adamw"])
+    cluster, work_of = find_cluster("l20-pcie"), works("cuda", with_memory=True)
+
+    def runs(some: Sequence[Candidate]) -> list[Projection]:
+        return [
+            case
+            for each in some
+            for case in project(each.workload, cluster, [each.name], [8], Mode(), work_of)
+        ]
+
+    fixed = {"tp": 1, "checkpointing": "none"}
+    candidates = plans(["ulysses"], workload, 8, fixed).candidates
+    best = fastest(Search(workload, candidates, cluster, Mode(), 8).run(runs).projected)
+    assert best.workload.zero >= 2 and (best.peak_bytes or 0) <= USABLE * best.limit_bytes
+    whole = [x for x in candidates if not x.workload.zero and x.name == best.strategy]
+    assert all((x.peak_bytes or 0) > USABLE * x.limit_bytes for x in runs(whole))
+
+
 def test_strategies_that_are_named_are_compared(trained: tuple[Workload, WorkOf]) -> None:
     """However slow."""
     workload, work_of = trained
