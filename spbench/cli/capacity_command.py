@@ -172,13 +172,14 @@ def _refuse(
 
 
 def _refuse_endless(work: Workload, meshes: Sequence[CaseMesh]) -> None:
-    """Raises Failure for stages through which each sample would pass by itself: any batch fits."""
+    """Raises Failure for stages through which each sample would pass by itself: the limit would be
+    that of the inputs of thousands."""
     for mesh in meshes:
         if mesh.pp > 1 and not work.microbatches:
             raise Failure(
                 f"--mesh {mesh}: {work.name} passes through the stages sample by sample, so that a "
-                "batch of any size fits; say into how many parts a batch goes, as in "
-                f"--set microbatches={2 * mesh.pp}"
+                "larger batch hardly needs more memory, and each try runs all of it; say into how "
+                f"many parts a batch goes, as in --set microbatches={2 * mesh.pp}"
             )
 
 

@@ -3,6 +3,7 @@
 import csv
 import sys
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 from spbench.report import tables, units
@@ -13,8 +14,10 @@ from spbench.text import counted
 TERMS = ("gemm", "attention", "elementwise", "share")
 COLUMNS = (
     *("strategy", "ranks", "step ms", "90 % interval", "no/full overlap", "compute ms"),
-    *("host ms", "exposed ms", "hidden ms", "samples/s", "sent MiB", "memory GB"),
+    *("host ms", "exposed ms", "hidden ms", "bubble ms", "samples/s", "sent MiB", "memory GB"),
 )
+IN_PIPELINES = "bubble ms"
+"""A column that is left out where no case has stages."""
 SPARE = ("no/full overlap", "hidden ms", "sent MiB", "samples/s", "host ms", "memory GB")
 """Columns left out where not all fit, in this order."""
 Row = Mapping[str, Any]
@@ -27,6 +30,8 @@ def show_projections(rows: Sequence[Row], title: str) -> None:
     timed = [row for row in rows if row["status"] == "ok"]
     if timed:
         grid = Grid(columns=COLUMNS, rows=[_cells(row) for row in timed])
+        if not any("bubble" in row["terms_ms"] for row in timed):
+            grid = replace(grid.without(IN_PIPELINES), lacks=())
         tables.show_fitting(out, fewer(grid, SPARE))
     for row in rows:
         if row["status"] != "ok":
@@ -45,6 +50,7 @@ def _cells(row: Row) -> list[str]:
         units.milliseconds(terms["host"]),
         units.milliseconds(sum(ms for name, ms in terms.items() if name.endswith(" exposed"))),
         units.milliseconds(sum(ms for name, ms in terms.items() if name.endswith(" hidden"))),
+        units.milliseconds(terms["bubble"]) if "bubble" in terms else units.BLANK,
         f"{row['samples_per_s']:.3g}",
         units.mebibytes(row["sent_bytes"]),
         memory(row),

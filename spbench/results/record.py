@@ -494,7 +494,9 @@ class Record:
         Column(
             "Milliseconds that the stages of a pipeline wait for one another as it fills and "
             "empties, if nothing takes time to send: `compute_ms` (P - 1) / m for P stages of m "
-            "microbatches; a part of `exposed_comm_ms`. Blank: no pipeline.",
+            "microbatches. Ranks with processors of their own spend it as a part of "
+            "`exposed_comm_ms`; where they share processors others compute meanwhile, and less is "
+            "exposed. Blank: no pipeline.",
             "ms",
         ),
     ] = None

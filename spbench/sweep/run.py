@@ -177,7 +177,7 @@ def _measure(
             resumed=len(cells) - len(todo),
             verbose=request.verbose,
             placed=placements,
-            foreseen=[*before.sentences, *disturbing],
+            foreseen=[*before.sentences, *idle_in(todo), *disturbing],
             launch_s=before.launch_s,
         ) as screen:
             sweep = Sweep(
@@ -331,6 +331,13 @@ class Sweep:
             git_commit=self.git_commit,
             **columns,
         )
+
+
+def idle_in(cells: Sequence[Cell]) -> list[str]:
+    """Sentences on strategies that have one rank in each group of their mesh."""
+    cases = [cell.case for cell in cells if cell.why_not is None]
+    idle = (case.mesh.why_idle(case.strategy, case.ranks) for case in cases)
+    return [*dict.fromkeys(filter(None, idle))]
 
 
 def run_all(sweep: Sweep, cells: Sequence[Cell], screen: Screen) -> bool:

@@ -118,6 +118,16 @@ class CaseMesh(Frozen):
         strategy, _, mesh = name.partition(" ")
         return strategy, cls.parse(mesh) if mesh else cls()
 
+    def why_idle(self, strategy: str, ranks: int) -> str | None:
+        """A sentence where so many ranks leave the strategy one in each group, which has nothing
+        to send; or None."""
+        if not self.axes or prod(size for _, size in self.axes) != ranks:
+            return None
+        return (
+            f"{self.beside(strategy)} on {ranks} ranks: each group has one rank, so that nothing "
+            f"of {strategy} itself runs; {2 * ranks} ranks would give it two"
+        )
+
     def sizes(self, ranks: int) -> dict[str, int]:
         """Columns: ranks that share samples, and groups of them; one where they do not divide."""
         groups = self.groups if ranks % self.groups == 0 else 1

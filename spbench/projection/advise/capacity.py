@@ -57,6 +57,11 @@ class Peak:
     is_end: bool = False
     """Whether no larger size can run either."""
 
+    @property
+    def has_run(self) -> bool:
+        """Whether a step ran, if not to its end: other sizes are refused at once."""
+        return self.held_bytes is not None or self.is_starved or self.is_end
+
 
 @final
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +81,7 @@ class Capacity:
     why_not: str = ""
     """Why it is no larger: blank where the next size, or the smallest, does not fit."""
     tries: int = 0
-    """Sizes that were asked for."""
+    """Sizes of which a step ran."""
 
 
 PeakOf = Callable[[int], Peak]
@@ -94,7 +99,7 @@ def capacity_of(peak_of: PeakOf, budget_bytes: float, *, step: int, **asked: Any
         peak_bytes=at.held_bytes,
         next_bytes=None if after is None else after.held_bytes,
         why_not=why_not,
-        tries=len(search.tried),
+        tries=sum(peak.has_run for peak in search.tried.values()),
     )
 
 

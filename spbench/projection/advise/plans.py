@@ -88,7 +88,8 @@ def plans(names: Sequence[str], workload: Workload, ranks: int, fixed: Fixed) ->
         for name, strategy in in_this.items():
             by_checkpointing: dict[str, Plan] = {}
             for way in ways:
-                if strategy.misfit(strategy.flattened(way)):
+                if why := strategy.misfit(strategy.flattened(way)):
+                    why_not.setdefault(name.partition(":")[0], why)
                     continue
                 again = way.checkpointing
                 if again not in by_checkpointing:  # ranks share out the same weights in any of them

@@ -303,8 +303,12 @@ def remarks(advice: Recommendation, asked: Sequence[str]) -> Iterator[str]:
         yield f"{each.strategy} cannot run: {each.why_not}"
     if advice.alike:
         best, names, open_ = advice.best, rivals(advice), 1 + len(advice.alike)
-        decides = what_would_decide(names, best.ranks, best.cluster, asked, _settings(advice))
-        yield decides + (len(names) < open_) * f"; these are {len(names)} of the {open_}"
+        settings = _settings(advice)
+        decides = what_would_decide(names, best.ranks, best.cluster, asked, settings)
+        few = f"; these are {len(names)} of the {open_}" if len(names) < open_ else ""
+        differ = len({tuple(settings.get(name, ())) for name in names}) > 1
+        apart = "; compare has a table for each of these workloads, whose steps are to be held"
+        yield f"{decides}{few}{f'{apart} side by side' if differ else ''}"
 
 
 def left_out(searched: Searched, best: Projection) -> Iterator[str]:
@@ -318,15 +322,21 @@ def left_out(searched: Searched, best: Projection) -> Iterator[str]:
             if best.workload.mode == "train"
             else f"{counted(searched.too_large, 'plan')} {holds} more than {room} of {limit} GB"
         )
+    apart = " or ".join(searched.axes_apart)
+    none_with = (
+        f"; none with {apart} ran, which --fixed {searched.axes_apart[0]}=2 asks for"
+        if apart
+        else ""
+    )
     if searched.slower and searched.at_least < 1:
         yield (
             f"{counted(searched.slower, 'plan')} did not run, after the {len(searched.projected)} "
-            "most promising; --fixed or --strategy narrows the search"
+            f"most promising; --fixed or --strategy narrows the search{none_with}"
         )
     elif searched.slower:
         yield (
             f"{counted(searched.slower, 'plan')} did not run: by what is computed and sent, each "
-            f"takes at least {searched.at_least:.2f} times as long as {best.strategy}"
+            f"takes at least {searched.at_least:.2f} times as long as {best.strategy}{none_with}"
         )
 
 

@@ -50,6 +50,8 @@ class Searched:
     """Plans of which no form ran, since all take longer."""
     at_least: float
     """How many times the fastest's time they take at least."""
+    axes_apart: Sequence[str]
+    """Axes of meshes that no plan which ran has, and others have."""
 
 
 @final
@@ -136,6 +138,9 @@ class Search:
             name = each.candidate.name
             least[name] = min(held[id(each)], least.get(name, held[id(each)]))
         ran = {each.candidate.name for each, _ in self._ran}
+        meshes_that_ran = [each.candidate.mesh for each, _ in self._ran]
+        axes_that_ran = {axis for mesh in meshes_that_ran for axis, _ in mesh.axes}
+        axes_of_others = {axis for each in self._open for axis, _ in each.candidate.mesh.axes}
         slower = [
             self.estimator.least_s(each)
             for each in self._open
@@ -149,6 +154,7 @@ class Search:
             least_bytes=min(least.values(), default=0.0),
             slower=sum(name not in ran and size <= self.room for name, size in least.items()),
             at_least=min(slower, default=0.0) / self._best_s(),
+            axes_apart=sorted(axes_of_others - axes_that_ran),
         )
 
 
