@@ -147,3 +147,10 @@ def test_a_share_has_no_mesh(tmp_path: Path) -> None:
     done = spbench(tmp_path, *CASES, "--mesh", "dp=2", "--share", "results/some", torch=True)
     assert done.code == 2
     assert "leave out --mesh" in done.err
+
+
+def test_a_pipeline_shows_its_bubble(tmp_path: Path) -> None:
+    """In a column of its own, which a table without stages does not have."""
+    words = (*SMALL, "depth=2", "--set", "batch=2", "--gpus", "4", "--mesh")
+    staged, plain = (spbench(tmp_path, *words, mesh, torch=True).out for mesh in ("pp=2", "dp=2"))
+    assert "bubble ms" in staged and "bubble" not in plain

@@ -172,3 +172,11 @@ def test_forward_has_nothing_to_share_out_or_compute_again() -> None:
     assert ways == {*product(STAGES, RECOMPUTED)}
     fixed = settings(training, {"zero": 1, "checkpointing": "full"})
     assert [(each.zero, each.checkpointing) for each in fixed] == [(1, "full")]
+
+
+def test_a_form_that_fits_no_mesh_says_why() -> None:
+    """Of weights that ranks would share out in a pipeline: by that, not by what was not asked."""
+    workload = with_settings(find("dsp-720m-small"), ["batch=4"])
+    found = plans(["dsp"], workload, 4, {"pp": 2, "zero": 3})
+    assert not found.candidates
+    assert "zero 3" in found.why_not["dsp"]

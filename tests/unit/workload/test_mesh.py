@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from spbench.workload.mesh import Mesh
+from spbench.workload.mesh import CaseMesh, Mesh
 
 
 @given(st.lists(st.integers(1, 4), min_size=1, max_size=3))
@@ -46,3 +46,14 @@ def test_axes_across_nodes(ranks_per_node: int, across: list[str]) -> None:
     """A group across nodes makes its axis one."""
     nodes = {rank: f"node{rank // ranks_per_node}" for rank in range(8)}
     assert Mesh.of({"ring": 2, "heads": 4}).across(nodes) == across
+
+
+@pytest.mark.parametrize(
+    ("mesh", "ranks", "is_idle"),
+    [("dp=2 pp=2", 4, True), ("dp=2 pp=2", 8, False), ("tp=2", 2, True), ("", 1, False)],
+)
+def test_a_strategy_with_one_rank_in_each_group(mesh: str, ranks: int, is_idle: bool) -> None:
+    """It has nothing to send: who proves or times it is told, with ranks that would."""
+    said = (CaseMesh.parse(mesh) if mesh else CaseMesh()).why_idle("ulysses", ranks)
+    assert (said is not None) is is_idle
+    assert said is None or f"{2 * ranks} ranks" in said
