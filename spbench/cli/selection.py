@@ -10,6 +10,7 @@ from dataclasses import replace
 from typing import Any
 
 import click
+from click.core import ParameterSource
 
 from spbench.cli import help, options
 from spbench.cli.options import Count, refuse_flags
@@ -31,6 +32,7 @@ from spbench.workload.catalogue import (
     refuse_undone,
     with_settings_in_name,
 )
+from spbench.workload.mesh import CaseMesh
 from spbench.workload.sweeps import LAUNCHES
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_file import short
@@ -230,6 +232,9 @@ def request_of(ctx: click.Context) -> Request:
     else:
         if flags["small"]:
             raise Failure("--small is for --sweep; -w takes small forms by name: dsp-720m-small")
+        if ctx.get_parameter_source("workload") is ParameterSource.DEFAULT:
+            shared = samples_for(flags["meshes"], flags["settings"])
+            flags = {**flags, "settings": [*flags["settings"], *shared]}
         request = _from_flags(flags, device, share=share or not starts, nodes=nodes)
     request = replace(
         request,
@@ -249,6 +254,21 @@ def request_of(ctx: click.Context) -> Request:
         **{name: flags[name] for name in AS_GIVEN if name in flags},
     )
     return without_unfit(request) if flags["small"] else request
+
+
+def samples_for(meshes: Sequence[CaseMesh], settings: Sequence[str]) -> list[str]:
+    """Settings by which the workload that runs where none is named has samples for every group
+    and stage of the meshes, which stderr says; none where ``settings`` choose them."""
+    given = {setting.partition("=")[0].strip() for setting in settings}
+    needed = {
+        "batch": math.lcm(*(mesh.dp * mesh.pp for mesh in meshes)),
+        "guidance": math.lcm(*(mesh.cfg for mesh in meshes)),
+    }
+    chosen = [f"{name}={n}" for name, n in needed.items() if n > 1 and name not in given]
+    if chosen:
+        those = f"{DEFAULT_WORKLOAD} with {' and '.join(chosen)}"
+        click.echo(f"no workload is named: {those}, for the groups of --mesh", err=True)
+    return chosen
 
 
 def _execution_of(flags: Mapping[str, Any]) -> Execution:

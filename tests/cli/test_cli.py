@@ -25,7 +25,7 @@ from helpers.in_process import inside
 from spbench.cli import error_handling
 from spbench.cli import main as entry
 from spbench.cli.selection import parse_ranks
-from spbench.errors import READER_GONE, SOME_FAILED, UNFIT, USAGE, Failure
+from spbench.errors import DONE, READER_GONE, SOME_FAILED, UNFIT, USAGE, Failure
 from spbench.launch.launcher import LaunchResult
 from spbench.report.plots import figure
 from spbench.report.plots.figure import Sheet
@@ -1198,3 +1198,13 @@ def test_a_plan_says_what_a_strategy_does_specially(tmp_path: Path, golden: Gold
     notes = [line for line in done.out.splitlines() if line.startswith(("dsp on", "rsa on"))]
     golden("\n".join(notes))
     assert "(zigzag)" in done.out
+
+
+def test_the_default_workload_has_samples_for_each_group(tmp_path: Path) -> None:
+    """Where none is named, and nothing is said of its batch."""
+    words = ("run", "--dry-run", "--device", "cpu", "-s", "dsp", "-g", "4", "--mesh", "dp=2")
+    done = spbench(tmp_path, *words, "--mesh", "dp=1", torch=True)
+    assert done.code == DONE, done.err
+    assert "batch=2" in done.err
+    for more in (("--set", "batch=3"), ("-w", "dsp-720m-small")):
+        assert "cannot make 2 equal parts" in spbench(tmp_path, *words, *more, torch=True).err
