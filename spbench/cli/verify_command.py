@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import asdict
+from itertools import product
 
 import click
 
@@ -87,6 +88,9 @@ def verify_command(
         forms = forms_of(own) if is_everything else []
     if is_everything and meshes == (NO_MESH,):
         meshes = ()  # those that the branches of each shape have
+    for mesh, count in product(meshes, ranks):
+        if idle := mesh.why_idle(count):
+            click.echo(idle, err=True)
     deadlines = Deadlines(launch_s=timeout, hang_s=hang_after)
     results = verify(checks_for(chosen, shapes, meshes, forms), ranks, on, deadlines)
     return DONE if results is None else _show(results, as_json=as_json)

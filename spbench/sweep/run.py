@@ -334,9 +334,9 @@ class Sweep:
 
 
 def idle_in(cells: Sequence[Cell]) -> list[str]:
-    """Sentences on strategies that have one rank in each group of their mesh."""
+    """Sentences on meshes that leave strategies one rank in each group."""
     cases = [cell.case for cell in cells if cell.why_not is None]
-    idle = (case.mesh.why_idle(case.strategy, case.ranks) for case in cases)
+    idle = (case.mesh.why_idle(case.ranks) for case in cases)
     return [*dict.fromkeys(filter(None, idle))]
 
 

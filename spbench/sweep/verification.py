@@ -127,9 +127,6 @@ def verify(
             for job in jobs:
                 said = f"{counted(len(checks), 'check')} on {counted(job.ranks, 'rank')}"
                 click.echo(said, err=True)
-                idle = (each.mesh.why_idle(each.strategy, job.ranks) for each in checks)
-                for sentence in dict.fromkeys(filter(None, idle)):
-                    click.echo(sentence, err=True)
                 try:
                     results += run_checks(job, launcher, folder / f"{job.ranks}-ranks")
                 except RanksFailedError:

@@ -118,14 +118,14 @@ class CaseMesh(Frozen):
         strategy, _, mesh = name.partition(" ")
         return strategy, cls.parse(mesh) if mesh else cls()
 
-    def why_idle(self, strategy: str, ranks: int) -> str | None:
-        """A sentence where so many ranks leave the strategy one in each group, which has nothing
-        to send; or None."""
+    def why_idle(self, ranks: int) -> str | None:
+        """A sentence where so many ranks leave a strategy one in each group, which has nothing to
+        send; or None."""
         if not self.axes or prod(size for _, size in self.axes) != ranks:
             return None
         return (
-            f"{self.beside(strategy)} on {ranks} ranks: each group has one rank, so that nothing "
-            f"of {strategy} itself runs; {2 * ranks} ranks would give it two"
+            f"--mesh {','.join(str(self).split())} on {ranks} ranks: each group has one rank, so "
+            f"that nothing of the strategies themselves runs; {2 * ranks} ranks would give it two"
         )
 
     def sizes(self, ranks: int) -> dict[str, int]:

@@ -54,6 +54,6 @@ def test_axes_across_nodes(ranks_per_node: int, across: list[str]) -> None:
 )
 def test_a_strategy_with_one_rank_in_each_group(mesh: str, ranks: int, is_idle: bool) -> None:
     """It has nothing to send: who proves or times it is told, with ranks that would."""
-    said = (CaseMesh.parse(mesh) if mesh else CaseMesh()).why_idle("ulysses", ranks)
+    said = (CaseMesh.parse(mesh) if mesh else CaseMesh()).why_idle(ranks)
     assert (said is not None) is is_idle
     assert said is None or f"{2 * ranks} ranks" in said
