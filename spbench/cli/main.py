@@ -32,7 +32,7 @@ COMMANDS = {
     "check": "Fail on a regression: against a baseline, or another commit.",
     "verify": "Prove strategies equal to one device on many shapes.",
     "project": "Project step times on clusters that are not at hand.",
-    "recommend": "Say which strategy for a workload on a cluster.",
+    "recommend": "Say which plan for a workload on a cluster.",
     "show": "Draw a block: which axis each strategy shards, and what it sends.",
     "capacity": "Find the largest batch and the longest axis that fit into memory.",
     "calibrate": "Time this machine, as a cluster to project to.",

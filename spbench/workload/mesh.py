@@ -125,7 +125,7 @@ class CaseMesh(Frozen):
             return None
         return (
             f"--mesh {','.join(str(self).split())} on {ranks} ranks: each group has one rank, so "
-            f"that nothing of the strategies themselves runs; {2 * ranks} ranks would give it two"
+            f"that nothing of the strategies themselves runs; {2 * ranks} ranks would give each two"
         )
 
     def sizes(self, ranks: int) -> dict[str, int]:

@@ -307,8 +307,8 @@ def remarks(advice: Recommendation, asked: Sequence[str]) -> Iterator[str]:
         decides = what_would_decide(names, best.ranks, best.cluster, asked, settings)
         few = f"; these are {len(names)} of the {open_}" if len(names) < open_ else ""
         differ = len({tuple(settings.get(name, ())) for name in names}) > 1
-        apart = "; compare has a table for each of these workloads, whose steps are to be held"
-        yield f"{decides}{few}{f'{apart} side by side' if differ else ''}"
+        apart = "; compare shows a table for each zero and checkpointing: hold steps side by side"
+        yield f"{decides}{few}{apart if differ else ''}"
 
 
 def left_out(searched: Searched, best: Projection) -> Iterator[str]:
@@ -322,12 +322,9 @@ def left_out(searched: Searched, best: Projection) -> Iterator[str]:
             if best.workload.mode == "train"
             else f"{counted(searched.too_large, 'plan')} {holds} more than {room} of {limit} GB"
         )
-    apart = " or ".join(searched.axes_apart)
-    none_with = (
-        f"; none with {apart} ran, which --fixed {searched.axes_apart[0]}=2 asks for"
-        if apart
-        else ""
-    )
+    none_with = ""
+    if axes := searched.axes_apart:
+        none_with = f"; none with {' or '.join(axes)} ran, which --fixed {axes[0]}=2 asks for"
     if searched.slower and searched.at_least < 1:
         yield (
             f"{counted(searched.slower, 'plan')} did not run, after the {len(searched.projected)} "
