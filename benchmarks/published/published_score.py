@@ -23,8 +23,9 @@ from published_terms import cluster_of, published_seconds, steps_of
 from pydantic import ValidationError
 
 from spbench.errors import Failure
+from spbench.projection.costmodel.cluster_file import find
 from spbench.projection.costmodel.constants import Constant
-from spbench.projection.costmodel.hardware import Cluster, find
+from spbench.projection.costmodel.hardware import Cluster
 from spbench.projection.costmodel.step_time import Cost, cost
 from spbench.projection.dryrun.rank_work import WorkOf
 from spbench.workload.workload import Workload

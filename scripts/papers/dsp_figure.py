@@ -16,7 +16,7 @@ from paper_facts import facts
 from published_score import ENGINE
 
 from spbench.projection.advise.project import project
-from spbench.projection.costmodel.hardware import find as find_cluster
+from spbench.projection.costmodel.cluster_file import find as find_cluster
 from spbench.projection.costmodel.step_time import COMPUTE, Cost, Mode, cost
 from spbench.projection.dryrun.rank_work import works
 from spbench.projection.dryrun.work import Work

@@ -10,7 +10,7 @@ from markdown import brief, table
 from paper_facts import facts
 
 from spbench.projection.advise.project import project
-from spbench.projection.costmodel.hardware import find as find_cluster
+from spbench.projection.costmodel.cluster_file import find as find_cluster
 from spbench.projection.costmodel.step_time import Mode
 from spbench.projection.dryrun.rank_work import works
 from spbench.strategies.registry import expand_names

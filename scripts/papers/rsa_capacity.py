@@ -16,7 +16,7 @@ from paper_facts import facts
 from scipy.optimize import brentq
 
 from spbench.projection.advise.capacity import MemoryQuestion, Peak, capacity_of
-from spbench.projection.costmodel.hardware import find as find_cluster
+from spbench.projection.costmodel.cluster_file import find as find_cluster
 from spbench.results.capacities import BATCH
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.fields import DTYPE_BYTES

@@ -15,7 +15,7 @@ from spbench.cli import options
 from spbench.cli.help import HelpPage
 from spbench.cli.selection import choose_workload, rank_counts
 from spbench.errors import Failure, ResultsError, or_none, writing
-from spbench.projection.costmodel import hardware
+from spbench.projection.costmodel.cluster_file import find as find_cluster
 from spbench.report import units
 from spbench.report.block_diagram import Picture, show
 from spbench.report.fit_width import Grid
@@ -178,7 +178,7 @@ def _sweep(name: str) -> dict[str, Any]:
 
 
 def _cluster(name: str) -> dict[str, Any]:
-    cluster = hardware.find(name)
+    cluster = find_cluster(name)
     return {"cluster": name, "device": cluster.device.name, "source": cluster.source}
 
 

@@ -154,7 +154,7 @@ def calibrate_command(
     _check_links(onto, max(ranks), on, has_network=node is not None)
     chosen = [choose_workload(each, []) for each in workloads]
     with loading_torch():
-        from spbench.projection.costmodel.hardware import find
+        from spbench.projection.costmodel.cluster_file import find
         from spbench.projection.microbench.calibrate import calibrate, write
     joined = None if onto is None else find(onto)
     if joined is not None:
@@ -195,7 +195,7 @@ def _imported(name: str, logs: Sequence[Path], onto: str | None, path: Path) -> 
         )
     _check_writable(path)
     with loading_torch():
-        from spbench.projection.costmodel.hardware import find
+        from spbench.projection.costmodel.cluster_file import find
         from spbench.projection.microbench.calibrate import write
         from spbench.projection.microbench.imported_links import said, with_logs
     imported = with_logs(name, find(onto), logs)

@@ -52,7 +52,7 @@ def print_against(run: Path, cluster: str | None, *, is_beside: bool, as_json: b
         raise Failure(f"{run}: a run; name with --cluster what its machine was calibrated as")
     with loading_torch():
         from spbench.projection.advise.own_run import beside, judged, measured
-        from spbench.projection.costmodel.hardware import find
+        from spbench.projection.costmodel.cluster_file import find
     cases = beside(measured(find_run(run)), find(cluster))
     rows, total = [each.data for each in cases], judged(cases)
     if as_json:
@@ -141,7 +141,7 @@ def project_command(
     if share is not None and any(mesh.axes for mesh in meshes):
         raise Failure("--share measured strategies that have all ranks; leave out --mesh")
     with loading_torch():
-        from spbench.projection.costmodel.hardware import find
+        from spbench.projection.costmodel.cluster_file import find
         from spbench.projection.costmodel.step_time import Mode
     mode, on = Mode(compiled=compiled, attention_kernel=kernel), find(cluster)
     ranks = ranks if gpus else [min(ranks[0], on.most_ranks or ranks[0])]
@@ -244,7 +244,7 @@ def recommend_command(
     work, names, counts = _asked(workload, settings, strategies, gpus)
     with loading_torch():
         from spbench.projection.advise.recommend import as_data, recommend, show_advice, show_counts
-        from spbench.projection.costmodel.hardware import find
+        from spbench.projection.costmodel.cluster_file import find
         from spbench.projection.costmodel.step_time import Mode
     if share is not None and (compiled or fixed):
         raise Failure("--share measured kernels as they ran; leave out --compiled and --fixed")

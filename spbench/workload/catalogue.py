@@ -58,7 +58,11 @@ def path_of(name_or_file: str, kind: str, folder: Path | None = None) -> Path:
             )
         hint = suggestion(name_or_file, names(kind))
         if what == "cluster":
-            own = "A cluster of your own goes by its file, as in -c results/clusters/mine.yaml"
+            own = (
+                "A cluster of your own goes by its file, as in -c results/clusters/mine.yaml: "
+                "'spbench calibrate mine' writes one on the machine, and docs/adding-a-cluster.md "
+                "shows one of a few lines"
+            )
             hint = f"{hint}{'' if hint.endswith('?') else '.'} {own}"
         raise WorkloadError(f"unknown {what} {short(name_or_file)}. {hint}")
     return configs() / kind / f"{name_or_file}.yaml"

@@ -9,7 +9,7 @@ from helpers.command_line import spbench
 from helpers.golden import Golden
 
 from spbench.errors import DONE, SOME_FAILED, USAGE
-from spbench.projection.costmodel.hardware import find
+from spbench.projection.costmodel.cluster_file import find
 
 NODES = ("--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "localhost:29400")
 

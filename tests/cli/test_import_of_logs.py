@@ -12,7 +12,7 @@ from helpers.golden import Golden
 from helpers.nccl_logs import TESTS, Seconds, at_rate, text, write
 
 from spbench.errors import DONE, USAGE
-from spbench.projection.costmodel.hardware import find
+from spbench.projection.costmodel.cluster_file import find
 from spbench.projection.costmodel.message_cost import message_cost
 from spbench.projection.dryrun.work import Message
 from spbench.projection.microbench.nccl_logs import NAMES

@@ -11,7 +11,7 @@ import pytest
 from helpers.command_line import spbench
 from helpers.golden import NOW, Golden
 
-from spbench.projection.costmodel.hardware import find
+from spbench.projection.costmodel.cluster_file import find
 from spbench.projection.costmodel.sensitivity import scaled
 from spbench.projection.microbench.calibrate import write
 from spbench.results.runs_csv import latest, read_runs

@@ -12,8 +12,8 @@ from helpers.golden import Golden
 
 from spbench.errors import USAGE
 from spbench.projection.advise.own_run import Compared, beside, judged, measured
+from spbench.projection.costmodel.cluster_file import find as find_cluster
 from spbench.projection.costmodel.hardware import Cluster, OnRanks
-from spbench.projection.costmodel.hardware import find as find_cluster
 from spbench.report import projection_table
 from spbench.results.record import Record
 from spbench.results.store import Store

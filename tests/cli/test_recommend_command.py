@@ -14,7 +14,7 @@ from helpers.golden import Golden
 
 from spbench.errors import DONE, USAGE
 from spbench.projection.advise.candidates import decisive_command
-from spbench.projection.costmodel.hardware import find
+from spbench.projection.costmodel.cluster_file import find
 from spbench.workload.config_names import configs
 
 SMALL = ("recommend", "dsp-720m-small")

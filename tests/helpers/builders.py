@@ -7,8 +7,8 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+from spbench.projection.costmodel.cluster_file import find as find_cluster
 from spbench.projection.costmodel.hardware import Cluster
-from spbench.projection.costmodel.hardware import find as find_cluster
 from spbench.results.record import Record
 from spbench.workload.case import Case
 from spbench.workload.catalogue import find

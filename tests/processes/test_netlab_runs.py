@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 from helpers.spbench_process import ROOT, SMALL, finish, rows_of, start
 
-from spbench.projection.costmodel.hardware import find
+from spbench.projection.costmodel.cluster_file import find
 
 NETLAB = ROOT / "scripts" / "netlab.sh"
 MANY = (*SMALL, "-s", "dsp", "--launches", "60", "--hang-after", "8", "--out", "here")

@@ -42,6 +42,8 @@ class Sourced(Frozen):
     kind: Origin
     spread: Annotated[float, Field(ge=1, lt=100)] | None = None
     """Factor up and down within which the truth lies in 95 of 100 cases; None: by ``kind``."""
+    shape: str = ""
+    """The family's shape by which one figure of a data sheet became its sizes; blank: a table."""
 
     @property
     def factor(self) -> float:
@@ -136,6 +138,9 @@ class Level(Frozen):
     """Sent by all ranks of a block together to other blocks, at most; None: no such limit."""
     scattered: Constant | None = None
     """What is left of ``shared_gb_per_s`` where ranks send to all others at once."""
+    to_each: bool = False
+    """Whether a rank has a link of its own to each other one, without a switch: a smaller group has
+    fewer of them, a shift goes over one. Rates are of a group of all ranks, a shift's of two."""
 
     @model_validator(mode="after")
     def _is_complete(self) -> Self:

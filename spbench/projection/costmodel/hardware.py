@@ -14,7 +14,6 @@ from typing import Annotated, Literal, Self, final
 from pydantic import Field, NonNegativeInt, model_validator
 
 from spbench.projection.costmodel.constants import (
-    CollectiveRate,
     Constant,
     Curve,
     Drawing,
@@ -25,9 +24,8 @@ from spbench.projection.costmodel.constants import (
 from spbench.text import did_you_mean
 from spbench.workload.block import Frozen, Name, Size
 from spbench.workload.case import Device as RunsOn
-from spbench.workload.catalogue import path_of
 from spbench.workload.fields import Dtype
-from spbench.workload.yaml_file import MisfitError, read_mapping, validated
+from spbench.workload.yaml_file import MisfitError
 
 NETWORK = "network"
 """The level between hosts."""
@@ -35,7 +33,6 @@ NAME = r"^[a-z0-9_]+( [a-z]+)* \d+(x\d+)*$"
 """A timed kernel as a file names it: its label and shape, ``gemm 1x64x32x16``, or an elementwise
 operation with the bytes that it moves, ``gelu 4096``."""
 TimedName = Annotated[str, Field(pattern=NAME)]
-MOST_BYTES = 4_000_000  # of a file: each number of ranks that was timed takes some 30 KB
 
 
 @final
@@ -131,8 +128,9 @@ class Cluster(Frozen):
     """Devices of one host, where the innermost links join several hosts; None: all of them."""
     device: Device
     levels: Annotated[tuple[Level, ...], Field(min_length=1, strict=False)]
-    link: Literal["nvlink", "pcie", "network", "memory"]
-    """What joins the devices of a node: groups of published measurements go by it."""
+    link: Literal["nvlink", "mesh", "pcie", "network", "memory"]
+    """What joins the devices of a node: a switch (nvlink), a link between each two (mesh), a tree.
+    Groups of published measurements go by it."""
     call_us: Constant
     """Host time of one collective, run by Python, beside the time of its transfer."""
     on_ranks: Annotated[tuple[OnRanks, ...], Field(strict=False)] = ()
@@ -226,20 +224,3 @@ class Cluster(Frozen):
         """Ranks that all levels, or as many nodes, join; None: any number."""
         *inner, last = self.levels
         return last.ranks or (inner and self.nodes * (inner[-1].ranks or 0)) or None
-
-
-def find(name_or_file: str) -> Cluster:
-    """A packaged cluster by name, or that of a file. Raises WorkloadError with the wrong line."""
-    path = path_of(name_or_file, "clusters")
-    return validated(Cluster, read_mapping(path, "a cluster", MOST_BYTES), PARTS)
-
-
-PARTS: dict[str, type[Frozen]] = {
-    "device": Device,
-    "products": Products,
-    "attention": AttentionRates,
-    "levels": Level,
-    "collectives": CollectiveRate,
-    "on_ranks": OnRanks,
-    "drawn_together": Together,
-}  # parts of a cluster that have keys of their own

@@ -6,7 +6,8 @@
 What crosses a level depends on the pattern. In an all-to-all each rank sends to all others, so a
 rank of a group over two sockets sends half or more to the other one; around a ring only a rank
 whose successor lies in another block sends anything there. Groups of other axes cross at the same
-time: rings through every second GPU cross twice.
+time: rings through every second GPU cross twice. Where a level has no switch, a rank has a link to
+each other one, and a group of few uses few of them.
 """
 
 from __future__ import annotations
@@ -68,7 +69,8 @@ def message_cost(message: Message, mesh: Mesh, cluster: Cluster, own: Sequence[s
         of_rank, of_block = crossing(groups, message.op, block)
         if of_rank:
             outermost = level
-            costs += _at(level, message.op, sent, of_rank, of_block)
+            part = _links_used(level, message.op, len(groups[0]))
+            costs += _at(level, message.op, sent / part, of_rank, of_block)
         if level.ranks is None:
             break
         block = level.ranks
@@ -85,6 +87,14 @@ def message_cost(message: Message, mesh: Mesh, cluster: Cluster, own: Sequence[s
         hidden=rates.hidden,
         hides=rates.hides,
     )
+
+
+def _links_used(level: Level, op: Op, of_group: int) -> float:
+    """Part of a rank's links that a group of so many ranks uses: all, where a switch joins them. A
+    shift goes over one link whatever the group, and its rate is that of one."""
+    if not level.to_each or level.ranks is None or op == "p2p":
+        return 1.0
+    return (min(of_group, level.ranks) - 1) / (level.ranks - 1)
 
 
 def _at(level: Level, op: Op, sent: float, of_rank: float, of_block: float) -> list[MessageCost]:

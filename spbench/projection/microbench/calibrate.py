@@ -22,8 +22,9 @@ from scipy.optimize import least_squares
 from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import Cluster as Node
 from spbench.launch.local import LocalLauncher, read_results
+from spbench.projection.costmodel.cluster_file import find
 from spbench.projection.costmodel.constants import constant, rounded
-from spbench.projection.costmodel.hardware import Cluster, OnRanks, find
+from spbench.projection.costmodel.hardware import Cluster, OnRanks
 from spbench.projection.costmodel.hardware import Device as OwnDevice
 from spbench.projection.costmodel.sensitivity import in_company
 from spbench.projection.costmodel.step_time import Mode, middle_s

@@ -16,9 +16,9 @@ from spbench.errors import UNFIT, Failure
 from spbench.launch.cluster import Cluster as Node
 from spbench.launch.local import LocalLauncher
 from spbench.projection.advise.project import project
+from spbench.projection.costmodel.cluster_file import find as find_cluster
 from spbench.projection.costmodel.constants import Constant, constant, curve
 from spbench.projection.costmodel.hardware import Cluster, Device, OnRanks
-from spbench.projection.costmodel.hardware import find as find_cluster
 from spbench.projection.costmodel.message_cost import host_calls
 from spbench.projection.costmodel.operations import BIAS, BIASED, DeviceRates, label_of, operations
 from spbench.projection.costmodel.sensitivity import in_company

@@ -9,7 +9,8 @@ import pytest
 from helpers.golden import Golden
 
 from spbench.errors import Failure
-from spbench.projection.costmodel.hardware import Cluster, find
+from spbench.projection.costmodel.cluster_file import find
+from spbench.projection.costmodel.hardware import Cluster
 from spbench.projection.costmodel.message_cost import crossing, message_cost
 from spbench.projection.costmodel.operations import DeviceRates
 from spbench.projection.costmodel.step_time import OVERLAP, Mode, cost

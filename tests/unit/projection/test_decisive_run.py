@@ -6,7 +6,8 @@ import pytest
 from helpers.golden import Golden
 
 from spbench.projection.advise.candidates import nodes, what_would_decide
-from spbench.projection.costmodel.hardware import Cluster, find
+from spbench.projection.costmodel.cluster_file import find
+from spbench.projection.costmodel.hardware import Cluster
 
 H100, L20, NVL72 = (find(name) for name in ("hgx-h100", "l20-pcie", "nvl72-gb200"))
 LAB = H100.model_copy(update={"name": "lab", "link": "network", "levels": H100.levels[1:]})

@@ -14,8 +14,9 @@ from pydantic import ValidationError
 
 from spbench.projection.advise.project import Projection
 from spbench.projection.advise.recommend import Recommendation, answer, recommend
+from spbench.projection.costmodel.cluster_file import find
 from spbench.projection.costmodel.constants import Doubt, Drawing, Together
-from spbench.projection.costmodel.hardware import Cluster, find
+from spbench.projection.costmodel.hardware import Cluster
 from spbench.projection.costmodel.sensitivity import scaled
 from spbench.projection.costmodel.step_time import Mode, cost
 from spbench.projection.dryrun.work import Kernel, Message, Work

@@ -2,18 +2,22 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+import yaml
 from helpers.golden import Golden
 from pydantic import BaseModel, ValidationError
 
+from spbench.projection.costmodel.cluster_file import find
 from spbench.projection.costmodel.constants import Constant, Curve, Sourced, interpolated
-from spbench.projection.costmodel.hardware import Cluster, find
+from spbench.projection.costmodel.hardware import Cluster
+from spbench.projection.costmodel.message_cost import message_cost
+from spbench.projection.dryrun.work import Message
 from spbench.workload.config_names import configs, names
+from spbench.workload.mesh import Mesh
 from spbench.workload.yaml_file import WorkloadError
 
 TEXT = (configs() / "clusters" / "dgx-a100.yaml").read_text()
@@ -49,14 +53,26 @@ def test_every_packaged_cluster_names_its_sources(name: str) -> None:
 @pytest.mark.parametrize(
     ("was", "now", "message"),
     [
-        ("link: nvlink", "link: nvlnk", "4: link cannot be 'nvlnk'"),
-        ("launch_us:", "lunch_us:", "unknown key 'lunch_us'. Did you mean 'launch_us'?"),
+        ("like: nvlink", "like: nvlnk", "like: unknown cluster 'nvlnk'"),
+        ("like: nvlink", "like: nvlink\nlink: nvlnk", "4: link cannot be 'nvlnk'"),
+        ("memory_gb:", "memry_gb:", "unknown key 'memry_gb'. Did you mean 'memory_gb'?"),
         ("kind: spec", "kind: guess", "cannot be 'guess'"),
-        ("ranks: 8", "ranks: 0", "ranks is 0"),
+        ("  nvlink:\n", "  nvlink:\n    ranks: 0\n", "ranks is 0"),
         ("value: 80,", "value: -80,", "value is -80"),
         ("      p2p:", "      send:", "cannot be 'send'"),
-        ("at: [0.1, 1,", "at: [1, 1,", "the sizes in 'at' must rise"),
-        ("at: [0.1, 1,", "at: [1,", "3 sizes in 'at', 4 in 'values'"),
+        ("shape: messages", "shape: mesages", "shape 'mesages' is not one of"),
+        ("d128:", "large:", "'large' is no head size"),
+        ("value: 235,", "value: fast,", "value: 'fast' is no rate"),
+        (
+            "value: 235, shape: messages",
+            "at: [1, 1], values: [2, 3]",
+            "the sizes in 'at' must rise",
+        ),
+        (
+            "value: 235, shape: messages",
+            "at: [1], values: [2, 3]",
+            "1 sizes in 'at', 2 in 'values'",
+        ),
     ],
 )
 def test_a_wrong_cluster_is_refused_with_its_line(
@@ -107,13 +123,11 @@ def test_a_constant_without_a_spread_has_that_of_its_kind() -> None:
 
 
 def test_a_machine_that_ranks_share_is_as_timed_with_as_many(tmp_path: Path) -> None:
-    text = (configs() / "clusters" / "hgx-h100.yaml").read_text(encoding="utf-8")
-    device = re.search(r"^device:\n(?:  .*\n)+", text, re.M)
-    assert device is not None
-    part = "".join(f"    {line}\n" for line in device[0].splitlines()).replace("H100", "half", 1)
-    part = f"  - ranks: 2\n{part}"
+    device = find("hgx-h100").device.model_copy(update={"name": "half"})
+    part = {"ranks": 2, "device": device.model_dump(mode="json", exclude_defaults=True)}
+    mine = {"version": 1, "name": "shared", "like": "hgx-h100", "on_ranks": [part]}
     path = tmp_path / "shared.yaml"
-    path.write_text(f"{text.rstrip()}\non_ranks:\n{part}", encoding="utf-8")
+    path.write_text(yaml.safe_dump(mine), encoding="utf-8")
     cluster = find(str(path))
     (shared,) = cluster.on_ranks
     assert shared.device != cluster.device
@@ -121,3 +135,64 @@ def test_a_machine_that_ranks_share_is_as_timed_with_as_many(tmp_path: Path) -> 
         assert cluster.used_by(ranks).device == shared.device
         assert cluster.used_by(ranks).levels == cluster.levels
     assert cluster.used_by(3) == cluster
+
+
+def test_a_file_of_a_few_lines_is_another_one_but_for_them(tmp_path: Path) -> None:
+    """What is like another cluster has all of it, but what it gives itself, with its source."""
+    path = tmp_path / "mine.yaml"
+    faster = "{value: 400, shape: messages, source: nccl-tests, kind: measured}"
+    path.write_text(
+        "version: 1\nname: mine\nlike: hgx-h100\nlevels:\n  nvlink:\n    collectives:\n"
+        f"      all_to_all: {{gb_per_s: {faster}}}\nsources: {{nccl-tests: here}}\n"
+    )
+    mine, other = find(str(path)), find("hgx-h100")
+    assert mine.device == other.device
+    assert mine.levels[1] == other.levels[1]
+    (own, *_), (theirs, *_) = mine.levels, other.levels
+    assert own.collectives["p2p"] == theirs.collectives["p2p"]
+    rates = own.collectives["all_to_all"]
+    assert rates.gb_per_s.values[-1] == 400
+    assert rates.gb_per_s.factor == 1.1  # of what is measured, not what the other's file says
+    assert rates.latency_us == theirs.collectives["all_to_all"].latency_us
+
+
+def test_another_constant_has_a_source_of_its_own(tmp_path: Path) -> None:
+    """A figure that is laid over another one never keeps the other's source."""
+    path = tmp_path / "mine.yaml"
+    path.write_text(
+        "version: 1\nname: mine\nlike: hgx-h100\ndevice:\n  memory_gb: {value: 94, kind: spec}\n"
+    )
+    with pytest.raises(WorkloadError, match=r"mine.yaml:5: device.memory_gb .*'source'"):
+        find(str(path))
+
+
+def test_files_that_are_like_each_other_are_refused(tmp_path: Path) -> None:
+    for name, other in (("one", "two"), ("two", "one")):
+        text = f"version: 1\nname: {name}\nlike: ./{other}.yaml\n"
+        (tmp_path / f"{name}.yaml").write_text(text)
+    with pytest.raises(WorkloadError, match="in a circle"):
+        find(str(tmp_path / "one.yaml"))
+
+
+@pytest.mark.parametrize("name", names("clusters"))
+def test_a_packaged_cluster_is_short(name: str) -> None:
+    """What is common stands in a family, or in the cluster that it is like."""
+    text = (configs() / "clusters" / f"{name}.yaml").read_text(encoding="utf-8")
+    assert len(text.splitlines()) <= 40
+
+
+def test_a_mesh_of_links_gives_a_smaller_group_fewer_of_them() -> None:
+    """Of eight GPUs with a link to each other, two use one of seven; a shift always uses one."""
+    cluster = find("mi300x")
+    took = {
+        (op, ranks): message_cost(
+            Message(op=op, phase="forward", axis="all", sent_bytes=700_000_000),
+            Mesh((("all", ranks),)),
+            cluster,
+            ["all"],
+        ).seconds
+        for op in ("all_to_all", "p2p")
+        for ranks in (2, 8)
+    }
+    assert took["all_to_all", 2] / took["all_to_all", 8] == pytest.approx(7, rel=0.15)
+    assert took["p2p", 2] == pytest.approx(took["p2p", 8], rel=0.01)

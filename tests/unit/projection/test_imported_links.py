@@ -10,7 +10,8 @@ from helpers.golden import Golden
 from helpers.nccl_logs import SIZES, TESTS, Seconds, at_rate, factor, text, write
 
 from spbench.errors import Failure
-from spbench.projection.costmodel.hardware import Cluster, OnRanks, find
+from spbench.projection.costmodel.cluster_file import find
+from spbench.projection.costmodel.hardware import Cluster, OnRanks
 from spbench.projection.costmodel.message_cost import message_cost
 from spbench.projection.dryrun.work import Message
 from spbench.projection.microbench.imported_links import Imported, said, with_logs

@@ -14,7 +14,7 @@ from helpers.example_rows import lines_of
 
 from spbench.projection.advise.project import project
 from spbench.projection.advise.projected_rows import row_of
-from spbench.projection.costmodel.hardware import find as find_cluster
+from spbench.projection.costmodel.cluster_file import find as find_cluster
 from spbench.projection.costmodel.step_time import Mode
 from spbench.projection.dryrun.rank_work import works
 from spbench.workload.catalogue import find, with_settings

@@ -23,8 +23,8 @@ from spbench.projection.advise.recommend import (
     rivals,
     show_advice,
 )
+from spbench.projection.costmodel.cluster_file import find as find_cluster
 from spbench.projection.costmodel.hardware import Cluster, OnRanks
-from spbench.projection.costmodel.hardware import find as find_cluster
 from spbench.projection.costmodel.sensitivity import WHATS, scaled, slowed
 from spbench.projection.costmodel.step_time import Mode, cost
 from spbench.projection.dryrun.work import Kernel, Memory, Message, Work

@@ -12,9 +12,9 @@ from spbench.projection.advise.plans import RECOMPUTED, STAGES, Candidate, meshe
 from spbench.projection.advise.project import Projection, project
 from spbench.projection.advise.recommend import recommend
 from spbench.projection.advise.search import Search, Searched
+from spbench.projection.costmodel.cluster_file import find as find_cluster
 from spbench.projection.costmodel.constants import constant
 from spbench.projection.costmodel.hardware import Cluster
-from spbench.projection.costmodel.hardware import find as find_cluster
 from spbench.projection.costmodel.step_time import Mode
 from spbench.projection.dryrun.rank_work import WorkOf, works
 from spbench.results.record import USABLE

@@ -16,7 +16,7 @@ from spbench.projection.advise.project import (
     which_are_measured,
 )
 from spbench.projection.advise.projected_rows import row_of
-from spbench.projection.costmodel.hardware import find as find_cluster
+from spbench.projection.costmodel.cluster_file import find as find_cluster
 from spbench.projection.costmodel.step_time import Mode
 from spbench.projection.dryrun.rank_work import works
 from spbench.results.record import Record
