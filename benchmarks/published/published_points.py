@@ -1,10 +1,10 @@
 """Published measurements as data: points, their cells, and cases that compete in each.
 
-Files of ``configs/published/``, and others of that schema; the head of the packaged file
-describes the fields.
+``points.yaml`` beside this file, and others of that schema; its head describes the fields.
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, Literal, final
 
@@ -12,7 +12,6 @@ from pydantic import Field, StrictFloat, StrictInt
 
 from spbench.projection.costmodel.constants import Positive
 from spbench.workload.block import Frozen, Size
-from spbench.workload.config_names import configs
 from spbench.workload.yaml_file import WorkloadError, read_mapping, validated
 
 MOST_BYTES = 2_000_000
@@ -111,20 +110,55 @@ PARTS: dict[str, type[Frozen]] = {
 }
 
 
-def default_folder() -> Path:
-    """The packaged measurements."""
-    return configs() / "published"
+def default_file() -> Path:
+    """The measurements that come along."""
+    return Path(__file__).with_name("points.yaml")
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Unreadable:
+    """A point that does not follow the schema: its id, or where it stands, and why."""
+
+    id: str
+    why: str
+
+
+def read_each(place: Path) -> tuple[list[Point], list[Unreadable]]:
+    """The points of a file, or of all files of a folder, and those that cannot be read: one wrong
+    point never ends the others. Raises WorkloadError for a file that holds no points."""
+    points: list[Point] = []
+    wrong: list[Unreadable] = []
+    for path in _files(place):
+        data = read_mapping(path, "a file of points", MOST_BYTES)
+        listed = data.value.get("points")
+        if not isinstance(listed, list):
+            validated(PublishedFile, data, PARTS)  # which says what is wrong
+        for place_of, point in enumerate(listed):
+            own = ("points", place_of)
+            lines = {("points", 0, *k[2:]): n for k, n in data.lines.items() if k[:2] == own}
+            one = replace(data, value={**data.value, "points": [point]}, lines=lines)
+            try:
+                points += validated(PublishedFile, one, PARTS).points
+            except WorkloadError as error:
+                named = point.get("id") if isinstance(point, dict) else None
+                wrong.append(Unreadable(id=str(named or f"point {place_of + 1}"), why=str(error)))
+    return points, wrong
 
 
 def read(place: Path) -> list[Point]:
     """The points of a file, or of all files of a folder. Raises WorkloadError."""
+    files = [
+        validated(PublishedFile, read_mapping(path, "a file of points", MOST_BYTES), PARTS)
+        for path in _files(place)
+    ]
+    return [point for file in files for point in file.points]
+
+
+def _files(place: Path) -> Sequence[Path]:
     paths: Sequence[Path] = [place]
     if place.is_dir():
         paths = sorted([*place.glob("*.yaml"), *place.glob("*.yml")])
         if not paths:
             raise WorkloadError(f"{place}: no .yaml file in this folder; name a file of points")
-    files = [
-        validated(PublishedFile, read_mapping(path, "a file of points", MOST_BYTES), PARTS)
-        for path in paths
-    ]
-    return [point for file in files for point in file.points]
+    return paths

@@ -10,7 +10,7 @@ measured. What is not modelled is shown with its reason, and counts as outside o
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import combinations
@@ -49,6 +49,8 @@ ENGINE = Constant(
 """What an engine takes over the sum of the terms."""
 
 
+CLASS_SIZES = (4, 8, 72)
+"""GPUs up to which machines are of one class."""
 ScoredCase = dict[str, Any]
 """One published ``case``: ``published_s``, seconds of what the metric covers, or of a ratio times
 the reference's; ``projected_s``, ``low_s`` and ``high_s``; None: not known, or not modelled, and
@@ -58,6 +60,18 @@ ScoredCell = dict[str, Any]
 be made, or too little is modelled to make it."""
 Group = dict[str, Any]
 """The score of one point, as one object of ``--json``."""
+
+
+def judge(points: Iterable[Point], work_of: WorkOf) -> tuple[list[Group], dict[str, str]]:
+    """The scores of points, and by the id of each that cannot be judged why: whatever is wrong with
+    it, it never ends the others."""
+    groups, unjudged = list[Group](), dict[str, str]()
+    for point in points:
+        try:
+            groups.append(score(point, work_of))
+        except Exception as error:
+            unjudged[point.id] = f"{type(error).__name__}: {error}"
+    return groups, unjudged
 
 
 def score(point: Point, work_of: WorkOf) -> Group:
@@ -216,8 +230,9 @@ def _pairs_in_order(cells: Sequence[ScoredCell]) -> float | None:
     return _mean([published * projected > 0 or not published for published, projected in apart])
 
 
-def summary(groups: Sequence[Group]) -> dict[str, float | None]:
-    """Mean regret by link, and coverage, over the complete points."""
+def summary(groups: Sequence[Group]) -> dict[str, Any]:
+    """Mean and worst regret, by link and by class of machine, errors and coverage, over the
+    complete points. A class is a link and the most GPUs of a choice: ``pcie, up to 8 GPUs``."""
     complete = [group for group in groups if group["complete"]]
     cells: list[ScoredCell] = [cell for group in complete for cell in group["cells"]]
     competing = [cell for cell in cells if len(cell["cases"]) > 1]
@@ -225,10 +240,37 @@ def summary(groups: Sequence[Group]) -> dict[str, float | None]:
         link: [x for group in complete if group["link"] == link for x in _regrets(group["cells"])]
         for link in ("nvlink", "pcie")
     }
+    errors = [
+        abs(projected / published - 1)
+        for cell in cells
+        for published, projected in _modelled(cell["cases"])
+    ]
     return {
         **{f"mean_regret_{link}": _mean(own) for link, own in regrets.items()},
+        "worst_regret": max((x for own in regrets.values() for x in own), default=None),
+        "median_error": median(errors) if errors else None,
+        "classes": _classes(complete),
         "coverage": _mean([case["within"] for cell in cells for case in cell["cases"]]),
         "cells_compared": _mean([cell["regret"] is not None for cell in competing]),
+    }
+
+
+def _classes(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:
+    """By class of machine what the choice cost, and how far ratios of published times are off."""
+    by_class: dict[str, list[ScoredCell]] = {}
+    for group in groups:
+        for cell in group["cells"]:
+            few = next((most for most in CLASS_SIZES if cell["ranks"] <= most), None)
+            name = f"{group['link']}, " + (f"up to {few} GPUs" if few else "more GPUs")
+            by_class.setdefault(name, []).append(cell)
+    return {
+        name: {
+            "cells": len(_regrets(cells)),
+            "mean_regret": _mean(_regrets(cells)),
+            "worst_regret": max(_regrets(cells), default=None),
+            "coverage": _mean([case["within"] for cell in cells for case in cell["cases"]]),
+        }
+        for name, cells in sorted(by_class.items())
     }
 
 

@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from helpers.golden import Golden
 from published_case import NO_STRATEGY, counterpart
-from published_points import Point, PublishedCase, default_folder, read
-from published_score import Group, ScoredCase, score, summary
+from published_points import Point, PublishedCase, default_file, read, read_each
+from published_score import Group, ScoredCase, judge, score, summary
 
 from spbench.projection.dryrun.rank_work import works
 from spbench.projection.dryrun.work import Kernel, Message, Work
@@ -153,7 +153,7 @@ def test_a_wrong_file_is_refused_with_its_line(
 
 def test_the_packaged_points_can_be_read() -> None:
     """All points of the packaged file, complete or not."""
-    points = read(default_folder())
+    points = read(default_file())
     assert len(points) == 77
     assert sum(each.complete for each in points) == 32
 
@@ -287,15 +287,40 @@ def test_what_strategies_have_not_is_said(
 
 def test_every_packaged_strategy_can_be_loaded() -> None:
     """The packaged file writes strategies as ``--strategy`` takes them, but for two of its own."""
-    written = {case.strategy for p in read(default_folder()) for c in p.cells for case in c.cases}
+    written = {case.strategy for p in read(default_file()) for c in p.cells for case in c.cases}
     for name in written - {NO_STRATEGY, UNBALANCED}:
         load(name)
 
 
 def test_the_command_names_a_file_that_is_not_there(golden: Golden) -> None:
     """One sentence, and exit code 2."""
-    script = Path(__file__).parents[3] / "benchmarks" / "published"
+    script = Path(__file__).parents[3] / "benchmarks" / "published" / "score.py"
     words = [sys.executable, str(script), "no.yaml"]
     done = subprocess.run(words, capture_output=True, text=True, check=False)
     assert (done.returncode, done.stdout) == (2, "")
     golden(done.stderr)
+
+
+def test_a_point_that_cannot_be_judged_is_named_and_ends_no_other(tmp_path: Path) -> None:
+    """Of two points one lacks its source: the other is scored, and that one named with its line."""
+    path = tmp_path / "points.yaml"
+    head, _, mine = TEXT.partition("- id: mine\n")
+    path.write_text(
+        head + "- id: mine\n" + mine + "- id: theirs\n" + mine.replace("source", "from")
+    )
+    points, wrong = read_each(path)
+    assert [each.id for each in points] == ["mine"]
+    assert [each.id for each in wrong] == ["theirs"]
+    assert f"{path}:20" in wrong[0].why
+
+    def breaks(workload: Workload, strategy: str, ranks: int) -> Work:
+        raise ZeroDivisionError("a stranger's point")
+
+    groups, unjudged = judge(points, breaks)
+    assert not groups
+    assert unjudged == {"mine": "ZeroDivisionError: a stranger's point"}
+    groups, unjudged = judge(points, by_hand)
+    assert not unjudged
+    total = summary(groups)
+    assert total["worst_regret"] == pytest.approx(0.2)
+    assert total["classes"]["nvlink, up to 4 GPUs"]["cells"] == 1

@@ -1,6 +1,6 @@
 """Scores projections on published measurements: errors, intervals, what choosing by them costs.
 
-python benchmarks/published [FILE|FOLDER] [--json]      by default configs/published/
+python benchmarks/published/score.py [FILE|FOLDER] [--json]      by default points.yaml beside it
 """
 
 from __future__ import annotations
@@ -11,11 +11,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from published_points import default_folder, read
+from published_points import default_file, read_each
 
 from spbench.errors import Failure
 from spbench.report import tables
 from spbench.report.fit_width import Grid, fewer
+from spbench.text import counted
 
 Row = Mapping[str, Any]
 SCORE_COLUMNS = ("group", "link", "cluster", "median error", "in order", "regret", "within")
@@ -23,7 +24,8 @@ SCORES = ("median_error", "pairs_in_order", "mean_regret", "coverage")
 
 
 def show_scores(groups: Sequence[Row], summary: Row) -> None:
-    """Prints a line for each complete group, what fell outside, what is not modelled, the sums."""
+    """Prints a line for each complete group, what fell outside, what is not modelled, the sums by
+    class of machine, and what could not be judged."""
     out = tables.console()
     complete = [group for group in groups if group["complete"]]
     rows = [
@@ -38,10 +40,18 @@ def show_scores(groups: Sequence[Row], summary: Row) -> None:
     tables.say(out, f"shown, not projected (incomplete): {len(shown)} of {len(groups)} groups")
     tables.say(
         out,
+        *(
+            f"{name}: its choice cost {_share(of_class['mean_regret'])} on average, "
+            f"{_share(of_class['worst_regret'])} at worst, on {counted(of_class['cells'], 'cell')}"
+            for name, of_class in summary["classes"].items()
+            if of_class["cells"]
+        ),
         f"mean regret: {_share(summary['mean_regret_nvlink'])} on NVLink, "
-        f"{_share(summary['mean_regret_pcie'])} on PCIe; "
+        f"{_share(summary['mean_regret_pcie'])} on PCIe, {_share(summary['worst_regret'])} at "
+        f"worst; median error {_share(summary['median_error'])}; "
         f"{_share(summary['coverage'])} of published times lie within the interval; "
         f"{_share(summary['cells_compared'])} of cells with a choice are modelled",
+        *(f"not judged: {name}: {why}" for name, why in summary["unjudged"].items()),
     )
 
 
@@ -68,25 +78,28 @@ def _share(value: float | None) -> str:
 
 def main(words: Sequence[str] | None = None) -> int:
     """Prints each point beside its projection, and the sums; the exit code."""
-    parser = argparse.ArgumentParser(prog="python benchmarks/published", description=__doc__)
-    parser.add_argument("place", nargs="?", type=Path, default=default_folder())
+    parser = argparse.ArgumentParser(
+        prog="python benchmarks/published/score.py", description=__doc__
+    )
+    parser.add_argument("place", nargs="?", type=Path, default=default_file())
     parser.add_argument("--json", action="store_true", dest="as_json")
     asked = parser.parse_args(words)
     try:
-        points = read(asked.place)
+        points, wrong = read_each(asked.place)
     except Failure as failure:
         print(f"Error: {failure}", file=sys.stderr)
         return 2
     # What is wrong with a file is said before these load torch.
-    from published_score import score, summary
+    from published_score import judge, summary
 
     from spbench.layers.kernels import norms_of_single_operations
     from spbench.projection.dryrun.rank_work import works
 
     with norms_of_single_operations():
         work_of = works()
-        groups = [score(point, work_of) for point in points]
-    total = summary(groups)
+        groups, unjudged = judge(points, work_of)
+    unjudged = {**{each.id: each.why for each in wrong}, **unjudged}
+    total = summary(groups) | {"unjudged": unjudged}
     if asked.as_json:
         tables.print_json({"groups": groups, **total})
     else:
