@@ -13,6 +13,7 @@ from typing import Any
 
 import yaml
 
+from spbench.text import quoted
 from spbench.workload.block import PARTS
 from spbench.workload.config_names import configs, names
 from spbench.workload.workload import Workload
@@ -44,7 +45,7 @@ def find(name_or_file: str, kind: str = "workloads", folder: Path | None = None)
 
 def path_of(name_or_file: str, kind: str, folder: Path | None = None) -> Path:
     """The file of a name in the catalogue, or the named file, relative to ``folder``."""
-    if name_or_file.endswith((".yaml", ".yml")) or "/" in name_or_file:
+    if name_or_file.endswith((".yaml", ".yml", ".json")) or "/" in name_or_file:
         return (folder or Path()) / name_or_file
     if name_or_file not in names(kind):
         what = {"sweeps": "sweep", "clusters": "cluster"}.get(kind, "workload")
@@ -81,6 +82,11 @@ def load_text(text: str, where: str) -> Workload:
 def _loaded(data: YamlData) -> Workload:
     if data.value.keys() & {"workloads", "include"} and not data.value.keys() & {"block", "axes"}:
         raise data.error((), f"this is a sweep; use {SWEEP}")
+    if data.value.keys() & {"_class_name", "model_type"} and "axes" not in data.value:
+        make = quoted("spbench", "init", "my-model", "--from", data.where)
+        raise data.error(
+            (), f"this is a config.json of Hugging Face; make a workload of it: {make}"
+        )
     return validated(Workload, data, PARTS)
 
 

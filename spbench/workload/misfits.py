@@ -147,12 +147,12 @@ def check_sublayer(sublayer: Sublayer, work: WorkloadFields, path: KeyPath) -> N
             message = (
                 f"mlp {ratio:.15g} is a factor of hidden, at most {MAX_RATIO}, and looks like a "
                 f"width; for {ratio:.15g} columns of hidden {work.hidden} write "
-                f"mlp: {_ratio_of(ratio, work.hidden)}"
+                f"mlp: {ratio_of(ratio, work.hidden)}"
             )
             raise MisfitError(message, (*path, "mlp"), ("hidden",))
 
 
-def _ratio_of(columns: float, hidden: int) -> str:
+def ratio_of(columns: float, hidden: int) -> str:
     """The ratio of fewest digits that gives exactly these columns."""
     ratios = (f"{columns / hidden:.{digits}g}" for digits in range(1, 18))
     return next(x for x in ratios if round(float(x) * hidden) == round(columns))
