@@ -82,7 +82,7 @@ EXAMPLES = {
     ),
     "verify": ("verify", "verify -s dsp -g 2,3 -w my-model.yaml"),
     "show": ("show dsp-720m -s dsp,ulysses", "show my-model.yaml -g 2,8"),
-    "init": ("init", "init models/video-2b.yaml"),
+    "init": ("init", "init models/video-2b.yaml", "init my-model --from config.json"),
     "list": ("list workloads", "list clusters", "list runs --json"),
     "doctor": ("doctor", "doctor --device cpu"),
     "recommend": (

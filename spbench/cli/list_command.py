@@ -38,6 +38,7 @@ from spbench.workload.case import MAX_RANKS
 from spbench.workload.catalogue import find, load_text
 from spbench.workload.config_names import configs, names
 from spbench.workload.flops import parameters, step_flops
+from spbench.workload.hugging_face import describe
 from spbench.workload.mesh import CaseMesh
 from spbench.workload.sweeps import load_sweep
 
@@ -259,7 +260,7 @@ def show_command(
         show(picture)
 
 
-# ``spbench init``: a workload to fill in.
+# ``spbench init``: a workload to fill in, or one of a model's config.json.
 
 NAME = "my-model"
 """Name of the workload in the template, and the default."""
@@ -267,14 +268,32 @@ NAME = "my-model"
 
 @click.command("init", cls=HelpPage)
 @click.argument("name", default=NAME)
-def init_command(name: str) -> None:
+@click.option(
+    "--from",
+    "source",
+    type=options.PATH,
+    metavar="FILE",
+    help="A config.json of diffusers or transformers, or a folder with one, to make it of.",
+)
+def init_command(name: str, source: Path | None) -> None:
     """Write NAME.yaml, a workload with a comment at each key, to fill in.
 
     It can be run as it is. A file that exists is never overwritten.
     """
+    if name.endswith(".json"):
+        make = quoted("spbench", "init", NAME, "--from", name)
+        raise Failure(f"{name}: NAME is the workload to write; to make it of that file: {make}")
     file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
-    text = (configs() / "template.yaml").read_text(encoding="utf-8")
-    text = text.replace(f"{NAME}.yaml", str(file)).replace(f"name: {NAME}", f"name: {file.stem}")
+    said = ""
+    if source is None:
+        text = (configs() / "template.yaml").read_text(encoding="utf-8")
+        text = text.replace(f"{NAME}.yaml", str(file)).replace(
+            f"name: {NAME}", f"name: {file.stem}"
+        )
+    else:
+        described = describe(source, file.stem)
+        text, here = described.text, units.count_of(parameters(described.workload).total)
+        said = f", {here} parameters of the model's {units.count_of(described.total)}"
     load_text(text, str(file))  # a name that no workload may have is refused
     with writing(file):
         try:
@@ -285,4 +304,5 @@ def init_command(name: str) -> None:
             raise Failure(
                 f"{file} exists; give another name, as in 'spbench init my-model-2'"
             ) from None
-    click.echo(f"{file} is written; look at it with: {quoted('spbench', 'show', file, '-g', 2)}")
+    show = quoted("spbench", "show", file, "-g", 2)
+    click.echo(f"{file} is written{said}; look at it with: {show}")
