@@ -143,7 +143,7 @@ def _architecture(
         )
     found = name or first
     known = [*DIFFUSION_MODELS, *LANGUAGE_MODELS]
-    near = did_you_mean(str(found), known, cutoff=0.85)
+    near = did_you_mean(str(found), known, cutoff=0.95)
     raise WorkloadError(
         f"{path}: architecture {short(found)} is not known.{near and f' {near}'} Known are "
         f"{listed(known)}. For others {BY_HAND}"
@@ -180,8 +180,8 @@ def _top(
         "spbench run --dry-run, with this file."
     )
     rows = [f"  {count:>{width}}  {what}" for what, count in counts.items()]
-    paragraphs = [said, *model.differs]
-    return [*_comment(" ".join(paragraphs)), "# Parameters:", *(f"#{row}" for row in rows)]
+    differs = [line for sentence in model.differs for line in _comment(sentence)]
+    return [*_comment(said), *differs, "# Parameters:", *(f"#{row}" for row in rows)]
 
 
 # The text

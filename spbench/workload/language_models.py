@@ -180,10 +180,6 @@ def _is_causal_lm(config: Config) -> bool:
 
 
 LANGUAGE_MODELS: Mapping[str, Callable[[Config], Model]] = dict.fromkeys(
-    (
-        *("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "glm4_moe"),
-        *("deepseek_v2", "deepseek_v3", "kimi_k2"),
-    ),
-    language_model,
+    ("llama", "mistral", "mixtral", "qwen2", "qwen3", "qwen3_moe", "glm4_moe"), language_model
 )
-"""By ``model_type``. The last three are refused with the reason."""
+"""By ``model_type``."""

@@ -259,7 +259,7 @@ FLAGS = {
         "-w",
         "NAME",
     ],
-    "init": ["NAME"],
+    "init": ["--from", "NAME"],
     "list": ["--json", "WHAT"],
     "doctor": ["--device", "--gpus", "--json", "--timeout", "-g"],
 }

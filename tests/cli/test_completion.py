@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import shlex
 import subprocess
 import sys
@@ -118,4 +119,25 @@ def test_a_workload_to_fill_in(tmp_path: Path, golden: Golden) -> None:
     refused = spbench(tmp_path, "init", "a: b")
     assert (refused.code, "a: b.yaml" in refused.err) == (2, True)
     drawn = spbench(tmp_path, "show", "mine.yaml", "-s", "dsp", "-g", "2", torch=True)
+    assert (drawn.code, drawn.out.splitlines()[0]) == (0, "mine")
+
+
+def test_a_workload_of_a_config_json(tmp_path: Path, golden: Golden) -> None:
+    """What it writes can be drawn; nothing is overwritten, and a file to read is none to write."""
+    keys = {"model_type": "llama", "hidden_size": 4096, "intermediate_size": 14336}
+    keys |= {"num_hidden_layers": 32, "num_attention_heads": 32, "num_key_value_heads": 8}
+    (tmp_path / "config.json").write_text(json.dumps(keys | {"vocab_size": 128256}))
+    done = spbench(tmp_path, "init", "mine", "--from", "config.json")
+    assert done.code == 0
+    golden(done.out)
+    for words in (
+        ("init", "mine", "--from", "."),
+        ("init", "config.json"),
+        ("init", "other", "--from", "nowhere.json"),
+        ("show", "config.json"),
+    ):
+        refused = spbench(tmp_path, *words)
+        assert refused.code == 2
+        golden(refused.err, " ".join(words))
+    drawn = spbench(tmp_path, "show", "mine.yaml", "-s", "ulysses", "-g", "2", torch=True)
     assert (drawn.code, drawn.out.splitlines()[0]) == (0, "mine")
