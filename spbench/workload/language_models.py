@@ -176,7 +176,9 @@ def _parameters(
 
 def _is_causal_lm(config: Config) -> bool:
     names = config.data.get("architectures")
-    return not names or str(names[0]).endswith("ForCausalLM")
+    if not isinstance(names, list) or not names:
+        return True
+    return str(names[0]).endswith("ForCausalLM")
 
 
 LANGUAGE_MODELS: Mapping[str, Callable[[Config], Model]] = dict.fromkeys(

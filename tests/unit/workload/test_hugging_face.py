@@ -248,6 +248,9 @@ def test_what_changes_a_language_model(tmp_path: Path) -> None:
     for unused in ({"use_sliding_window": False}, {"layer_types": ["full_attention"]}):
         keys = LLAMA | {"sliding_window": 4096} | unused
         assert made(tmp_path, keys).axes == {"sequence": 8192}
+    headless = LLAMA | {"architectures": ["LlamaForSequenceClassification"]}
+    assert describe(written(tmp_path, headless), "headless").total == tied.total
+    assert describe(written(tmp_path, LLAMA | {"architectures": 3}), "x").total == 8_030_261_248
     biased = describe(written(tmp_path, LLAMA | {"mlp_bias": True}), "biased")
     assert biased.total == 8_030_261_248 + 32 * (2 * 14336 + 4096)
     mixed = made(tmp_path, QWEN3_MOE | {"mlp_only_layers": [0, 1], "intermediate_size": 8192})
