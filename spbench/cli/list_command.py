@@ -273,7 +273,7 @@ NAME = "my-model"
     "source",
     type=options.PATH,
     metavar="FILE",
-    help="A config.json of diffusers or transformers, or a folder with one, to make it of.",
+    help="A config.json of diffusers or transformers, or a folder with one: its workload.",
 )
 def init_command(name: str, source: Path | None) -> None:
     """Write NAME.yaml, a workload with a comment at each key, to fill in.

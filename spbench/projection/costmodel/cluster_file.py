@@ -47,7 +47,7 @@ def find(name_or_file: str) -> Cluster:
     path = path_of(name_or_file, "clusters")
     data = read_mapping(path, "a cluster", MOST_BYTES)
     whole = _with_like(data, path.parent, 0)
-    shapes = whole.pop("shapes", {})
+    shapes = _mapping(whole.pop("shapes", {}), ("shapes",), data)
     return validated(Cluster, replace(data, value=_expanded(whole, shapes, data)), PARTS)
 
 
@@ -94,7 +94,7 @@ def _expanded(whole: Data, shapes: Mapping[str, Any], data: YamlData) -> Data:
     """The data as its classes have it."""
     levels = whole.get("levels")
     if isinstance(levels, Mapping):
-        whole["levels"] = _levels(levels)
+        whole["levels"] = _levels(levels, data)
     if isinstance(device := whole.get("device"), Mapping):
         whole["device"] = _device(device, shapes, data)
     if isinstance(parts := whole.get("on_ranks"), list):
@@ -119,26 +119,47 @@ def _device(device: Mapping[str, Any], shapes: Mapping[str, Any], data: YamlData
     return own
 
 
+def _mapping(value: Any, path: tuple[Any, ...], data: YamlData) -> Mapping[str, Any]:
+    """A part that has keys of its own. Raises WorkloadError for any other."""
+    if not isinstance(value, Mapping):
+        name = ".".join(map(str, path))
+        raise data.error(path, f"{name} is {short(value)}: write keys with values, as {{key: 1}}")
+    return value
+
+
 def _by_each(entries: Mapping[str, Any]) -> Data:
     """Entries of several names, such as 'all_gather, p2p', by each of these."""
     return {name.strip(): entry for names_, entry in entries.items() for name in names_.split(",")}
 
 
-def _levels(levels: Mapping[str, Any]) -> list[Any]:
-    """Levels by rising ranks, each with its name and all of its operations."""
-    named = [{"name": name, **level} for name, level in levels.items() if level is not None]
-    rising = sorted(named, key=lambda level: level.get("ranks") or float("inf"))
+def _levels(levels: Mapping[str, Any], data: YamlData) -> list[Any]:
+    """Levels by rising ranks, each with its name and all of its operations. One that a file sets to
+    null, of those of the file that it is like, is left out."""
+    named = [
+        {"name": name, **_mapping(level, ("levels", name), data)}
+        for name, level in levels.items()
+        if level is not None
+    ]
+    rising = sorted(named, key=_ranks_of)
     within: Data = {}
     for level in rising:
-        own = _by_each(level.get("collectives") or {})
-        # Of one operation an entry of its own may give the rest of what several share.
-        latency = level.pop("latency", None)
+        path = "levels", level["name"]
+        own = _by_each(_mapping(level.get("collectives") or {}, (*path, "collectives"), data))
+        # What an operation gives itself comes before what the level gives all of them.
+        shared = _mapping(level.pop("latency", None) or {}, (*path, "latency"), data)
         for op in OPS:
-            if op in own and latency is not None:
-                own[op] = {**_latency(latency, op), **own[op]}
+            if op in own:
+                given = _mapping(own[op], (*path, "collectives", op), data)
+                own[op] = {**_latency(shared, op), **given}
         within = {**within, **own}
         level["collectives"] = within
     return rising
+
+
+def _ranks_of(level: Mapping[str, Any]) -> float:
+    """Ranks that a level joins, any number last; what is no number is refused later."""
+    ranks = level.get("ranks")
+    return ranks if isinstance(ranks, int) else float("inf")
 
 
 def _latency(latency: Mapping[str, Any], op: str) -> Data:
@@ -158,7 +179,8 @@ def _attention(kernels: Mapping[str, Any], shapes: Mapping[str, Any], data: Yaml
     keys = shapes.get("keys", [])
     tables = []
     for kernel, sizes in kernels.items():
-        for named, rates in (sizes or {}).items():
+        of_kernel = _mapping(sizes or {}, ("device", "attention", kernel), data)
+        for named, rates in of_kernel.items():
             size = named.removeprefix("d")
             if not size.isdigit() or not isinstance(rates, Mapping):
                 path = "device", "attention", kernel, named
@@ -207,6 +229,21 @@ def _by_size(
         )
     if isinstance(full, bool) or not isinstance(full, int | float) or full <= 0:
         raise data.error(path, f"value: {short(str(full))} is no rate; give a number above 0")
-    sizes = shape.get("at") or [rounded(full * us / 1e3) for us in shape["at_us"]]
+    in_us = isinstance(shape, Mapping) and "at_us" in shape
+    sizes, parts = _numbers(shape, "at_us" if in_us else "at"), _numbers(shape, "parts")
+    if not sizes or len(sizes) != len(parts):
+        raise data.error(
+            ("shapes", name),
+            f"shape {name}: give sizes in 'at' (or microseconds in 'at_us') and as many 'parts'",
+        )
+    at = [rounded(full * us / 1e3) for us in sizes] if in_us else sizes
     about = {key: each for key, each in figure.items() if key != "value"}
-    return {**about, "at": sizes, "values": [rounded(full * part) for part in shape["parts"]]}
+    return {**about, "at": at, "values": [rounded(full * part) for part in parts]}
+
+
+def _numbers(shape: Any, key: str) -> list[float]:
+    """The numbers under a key of a shape; none where it has none, or something else."""
+    known = shape.get(key) if isinstance(shape, Mapping) else None
+    if not isinstance(known, list):
+        return []
+    return [x for x in known if isinstance(x, int | float) and not isinstance(x, bool)]

@@ -166,6 +166,38 @@ def test_another_constant_has_a_source_of_its_own(tmp_path: Path) -> None:
         find(str(path))
 
 
+@pytest.mark.parametrize(
+    ("part", "message"),
+    [
+        ("levels: {nvlink: 5}", "levels.nvlink is 5"),
+        ("levels: {nvlink: {collectives: 7}}", "levels.nvlink.collectives is 7"),
+        ("levels: {nvlink: {collectives: {p2p: 7}}}", "levels.nvlink.collectives.p2p is 7"),
+        ("levels: {nvlink: {latency: 3}}", "levels.nvlink.latency is 3"),
+        ("levels: {nvlink: {ranks: many}}", "ranks is 'many'"),
+        ("device: {attention: {cuDNN: 7}}", "device.attention.cuDNN is 7"),
+        ("device: {attention: 7}", "attention is 7"),
+        ("device: 7", "device is 7"),
+        ("on_ranks: [7]", "on_ranks.0"),
+        ("shapes: 7", "shapes is 7"),
+        ("shapes: {messages: 7}", "shape messages: give sizes"),
+        (
+            "shapes: {messages: {at: [1, 2], parts: [1], source: mine}}",
+            "shape messages: give sizes",
+        ),
+        ("like: 7", "'7' is no name"),
+        ("like: ./nowhere.yaml", "No such file"),
+    ],
+)
+def test_a_part_of_another_form_is_refused(tmp_path: Path, part: str, message: str) -> None:
+    """A number where keys belong, or a shape without sizes: a sentence, never a crash."""
+    path = tmp_path / "mine.yaml"
+    like = "" if part.startswith("like") else "like: hgx-h100\n"
+    path.write_text(f"version: 1\nname: mine\n{like}{part}\n")
+    with pytest.raises(WorkloadError) as refusal:
+        find(str(path))
+    assert message in str(refusal.value)
+
+
 def test_files_that_are_like_each_other_are_refused(tmp_path: Path) -> None:
     for name, other in (("one", "two"), ("two", "one")):
         text = f"version: 1\nname: {name}\nlike: ./{other}.yaml\n"
