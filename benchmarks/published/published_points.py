@@ -6,9 +6,9 @@
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal, final
+from typing import Annotated, Any, Literal, Self, final
 
-from pydantic import Field, StrictFloat, StrictInt
+from pydantic import Field, StrictFloat, StrictInt, model_validator
 
 from spbench.projection.costmodel.constants import Positive
 from spbench.workload.block import Frozen, Size
@@ -31,7 +31,27 @@ class PublishedCase(Frozen):
     mesh: dict[str, Size] = Field(default_factory=dict)
     """GPUs in groups beside the strategy: cfg, dp, tp, pp."""
     options: dict[str, bool | StrictInt | StrictFloat | str] = Field(default_factory=dict)
+    low: Positive | None = None
+    high: Positive | None = None
+    """The least and the most of the source's own variants of the case, around ``value``; None: the
+    source has one number."""
     note: str = ""
+
+    @model_validator(mode="after")
+    def _holds_its_value(self) -> Self:
+        low, high = self.span
+        if not low <= self.value <= high:
+            raise ValueError(
+                f"value {self.value:g} is not within low {low:g} and high {high:g}, the least and "
+                "the most that the source has of this case"
+            )
+        return self
+
+    @property
+    def span(self) -> tuple[float, float]:
+        """The least and the most that the source has of the case, in the unit of ``value``."""
+        low = self.value if self.low is None else self.low
+        return low, self.value if self.high is None else self.high
 
     @property
     def label(self) -> str:
