@@ -6,7 +6,12 @@ float32, and queries, keys and values that go apart.
 
 The regret of a cell is the published time of the case that the projection finds fastest, over
 the published best of those that are modelled, less 1. A cell competes if two cases or more were
-measured. What is not modelled is shown with its reason, and counts as outside of every interval.
+measured. Where the source's own variants of both (``low`` to ``high``) overlap, it does not tell
+them apart: that costs nothing, and is counted by itself. What is not modelled is shown with its
+reason, and counts as outside of every interval.
+
+Intervals, and how sure a choice is, are drawn as ``spbench recommend`` draws them, but for the own
+scatter of strategies: each group has that of the others (``published_scatter``).
 """
 
 import math
@@ -17,8 +22,10 @@ from itertools import combinations
 from statistics import mean, median
 from typing import Any, final
 
+import numpy as np
 from published_case import Counterpart, counterpart
 from published_points import Point, PublishedCase, PublishedCell
+from published_scatter import CellErrors, Scatter, errors_of, shared_part
 from published_terms import cluster_of, published_seconds, steps_of
 from pydantic import ValidationError
 
@@ -26,8 +33,11 @@ from spbench.errors import Failure
 from spbench.projection.costmodel.cluster_file import find
 from spbench.projection.costmodel.constants import Constant
 from spbench.projection.costmodel.hardware import Cluster
-from spbench.projection.costmodel.step_time import Cost, cost
+from spbench.projection.costmodel.scatter import MachineClass, as_constant
+from spbench.projection.costmodel.step_time import Cost, Mode, cost, middle_s
 from spbench.projection.dryrun.rank_work import WorkOf
+from spbench.projection.dryrun.work import Work
+from spbench.results.record import SURE
 from spbench.workload.workload import Workload
 
 MODEL_S = 0.15
@@ -49,90 +59,200 @@ ENGINE = Constant(
 """What an engine takes over the sum of the terms."""
 
 
-CLASS_SIZES = (4, 8, 72)
-"""GPUs up to which machines are of one class."""
 ScoredCase = dict[str, Any]
 """One published ``case``: ``published_s``, seconds of what the metric covers, or of a ratio times
-the reference's; ``projected_s``, ``low_s`` and ``high_s``; None: not known, or not modelled, and
-``why_not``. ``within``: whether the interval holds what was published."""
+the reference's, and the least and most of its source's variants; ``projected_s``, ``low_s`` and
+``high_s``; None: not known, or not modelled, and ``why_not``. ``within``: whether the interval
+holds what was published."""
 ScoredCell = dict[str, Any]
-"""One cell of a point: its ``set``, ``ranks``, ``cases`` and ``regret``, None where no choice is to
-be made, or too little is modelled to make it."""
+"""One cell of a point: its ``set``, ``ranks``, ``class`` and ``cases``; ``sure``, the share of draws
+in which the chosen one is the fastest; ``regret`` beyond what the source tells apart, and
+``plain_regret``: None where no choice is to be made, or too little is modelled to make it."""
 Group = dict[str, Any]
 """The score of one point, as one object of ``--json``."""
 
 
-def judge(points: Iterable[Point], work_of: WorkOf) -> tuple[list[Group], dict[str, str]]:
-    """The scores of points, and by the id of each that cannot be judged why: whatever is wrong with
-    it, it never ends the others."""
-    groups, unjudged = list[Group](), dict[str, str]()
-    for point in points:
-        try:
-            groups.append(score(point, work_of))
-        except Exception as error:
-            unjudged[point.id] = f"{type(error).__name__}: {error}"
-    return groups, unjudged
+@final
+@dataclass(frozen=True, kw_only=True)
+class Priced:
+    """The work of one published case, to be given a time with any scatter."""
 
+    work: Work
+    cluster: Cluster
+    mode: Mode
+    name: str
+    """The strategy, with what else tells it from its rivals."""
 
-def score(point: Point, work_of: WorkOf) -> Group:
-    """A point beside its projection; one that is incomplete is shown, not projected."""
-    cells = [_scored_cell(point, cell, work_of) for cell in point.cells]
-    link = "nvlink" if point.hardware.link in ("nvlink", "nvl72") else point.hardware.link
-    try:
-        name = cluster_of(point.hardware)
-    except Failure:
-        name = ""
-    about = {"group": point.id, "link": link, "cluster": name, "complete": point.complete}
-    return scored(about | {"caution": point.caution}, cells)
+    def cost(self, scatter: float) -> Cost:
+        """Its time and interval."""
+        own = as_constant(scatter)
+        return cost(self.work, self.cluster, self.mode, launches_of=self.name, own=own)
 
 
 @final
 @dataclass(frozen=True, kw_only=True)
 class Beside:
-    """One published case and its cost here, or why there is none."""
+    """One published case, and what it is priced by here, or why it is not."""
 
     label: str
     published_s: float | None
-    projected: Cost | None = None
+    span_s: tuple[float, float] | None = None
+    """The least and most of the source's variants."""
+    priced: Priced | None = None
+    projected_s: float | None = None
+    """Its time here, before anything is drawn."""
     why_not: str = ""
 
 
-def _scored_cell(point: Point, cell: PublishedCell, work_of: WorkOf) -> ScoredCell:
-    what = ", ".join(f"{key} {_brief(value)}" for key, value in cell.set.items())
-    found = [_beside(point, cell, case, work_of) for case in cell.cases]
+@final
+@dataclass(frozen=True, kw_only=True)
+class BesideCell:
+    """A published cell and its cases."""
+
+    cell: PublishedCell
+    machine: str
+    """The name of its class of machines."""
+    cases: Sequence[Beside]
+    reference: int | None
+    """The place of the case to which ratios are; None: times were published."""
+
+    @property
+    def errors(self) -> CellErrors:
+        """What its modelled cases are off by."""
+        modelled = (case for case in self.cases if case.priced)
+        return errors_of((case.label, case.published_s, case.projected_s) for case in modelled)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class BesidePoint:
+    """A point and its cells, before anything is drawn."""
+
+    point: Point
+    cells: Sequence[BesideCell]
+
+
+def judge(points: Iterable[Point], work_of: WorkOf) -> tuple[list[Group], dict[str, str]]:
+    """The scores of points, each with the scatter of the others, and by the id of each that cannot
+    be judged why: whatever is wrong with it, it never ends the others."""
+    weighed, unjudged = dict[int, BesidePoint](), dict[str, str]()
+    errors: list[tuple[int, str, CellErrors]] = []
+    for number, point in enumerate(points):
+        try:
+            one = weigh(point, work_of)
+            errors += [(number, cell.machine, cell.errors) for cell in one.cells]
+            weighed[number] = one
+        except Exception as error:
+            unjudged[point.id] = f"{type(error).__name__}: {error}"
+    scatter, groups = Scatter.of(errors), list[Group]()
+    for number, one in weighed.items():
+        try:
+            groups.append(scored_point(one, scatter, without=number))
+        except Exception as error:
+            unjudged[one.point.id] = f"{type(error).__name__}: {error}"
+    return groups, unjudged
+
+
+def score(point: Point, work_of: WorkOf) -> Group:
+    """A point beside its projection, with the scatter that the package carries; one that is
+    incomplete is shown, not projected."""
+    return scored_point(weigh(point, work_of), Scatter.of([]))
+
+
+def weigh(point: Point, work_of: WorkOf) -> BesidePoint:
+    """A point's cases with their work and their times, before anything is drawn."""
+    return BesidePoint(
+        point=point, cells=[_beside_cell(point, cell, work_of) for cell in point.cells]
+    )
+
+
+def _machine(point: Point, cell: PublishedCell) -> str:
+    hardware = point.hardware
+    is_one_node = (
+        hardware.between_nodes is None
+        if hardware.gpus_per_node is None
+        else cell.ranks <= hardware.gpus_per_node
+    )
+    return MachineClass(_link(point), is_one_node).name
+
+
+def _link(point: Point) -> str:
+    link = point.hardware.link
+    return "nvlink" if link in ("nvlink", "nvl72") else link
+
+
+def scored_point(one: BesidePoint, scatter: Scatter, without: int | None = None) -> Group:
+    """The score of a point, with the scatter of all groups but the one of that number."""
+    point = one.point
+    cells = [
+        _scored_cell(each, scatter.factor(each.machine, each.cell.ranks, without))
+        for each in one.cells
+    ]
+    try:
+        name = cluster_of(point.hardware)
+    except Failure:
+        name = ""
+    about = {"group": point.id, "link": _link(point), "cluster": name, "complete": point.complete}
+    return scored(about | {"caution": point.caution}, cells)
+
+
+def _beside_cell(point: Point, cell: PublishedCell, work_of: WorkOf) -> BesideCell:
+    cases = [_beside(point, cell, case, work_of) for case in cell.cases]
     reference = None
     if point.metric.name == "ratio":
-        of_reference = (b.projected for b, c in zip(found, cell.cases, strict=True) if c.value == 1)
-        reference = next(of_reference, None)
-        if reference is None:
+        ones = (place for place, case in enumerate(cell.cases) if case.value == 1)
+        reference = next(ones, None)
+        if reference is None or cases[reference].priced is None:
             why = "the reference of these ratios is not modelled"
-            found = [replace(x, projected=None, why_not=x.why_not or why) for x in found]
-    return scored_cell(what, cell.ranks, [_case(each, reference) for each in found])
+            cases = [replace(x, priced=None, why_not=x.why_not or why) for x in cases]
+    return BesideCell(cell=cell, machine=_machine(point, cell), cases=cases, reference=reference)
+
+
+def _scored_cell(beside: BesideCell, scatter: float) -> ScoredCell:
+    """The cell with intervals, and how sure its choice is."""
+    what = ", ".join(f"{key} {_brief(value)}" for key, value in beside.cell.set.items())
+    costs = [case.priced.cost(scatter) if case.priced else None for case in beside.cases]
+    reference = None if beside.reference is None else costs[beside.reference]
+    cases = [_case(case, took, reference) for case, took in zip(beside.cases, costs, strict=True)]
+    cell = scored_cell(what, beside.cell.ranks, cases)
+    return cell | {"class": beside.machine, "scatter": scatter, "sure": _sure(costs)}
+
+
+def _sure(costs: Sequence[Cost | None]) -> float | None:
+    """The share of draws in which the fastest of the middle is the fastest; None: no choice."""
+    modelled = sorted(filter(None, costs), key=lambda took: took.step_s)
+    if len(modelled) < 2:
+        return None
+    best, *others = modelled
+    return float(np.mean(np.all([other.draws > best.draws for other in others], axis=0)))
 
 
 def _brief(value: Any) -> str:
     return " x ".join(map(str, value.values())) if isinstance(value, Mapping) else str(value)
 
 
-def _case(each: Beside, reference: Cost | None) -> ScoredCase:
+def _case(case: Beside, took: Cost | None, reference: Cost | None) -> ScoredCase:
     """With projected seconds, or their ratio to a ``reference`` where ratios were published."""
-    step, published_s, times = each.projected, each.published_s, None
-    if step is not None:
-        times = step.step_s, step.low_s, step.high_s
-    if step is not None and reference is not None:
-        ratio = step.step_s / reference.step_s
-        own, other = (math.log(cost.high_s / cost.low_s) / 4 for cost in (step, reference))
+    published_s, times = case.published_s, None
+    if took is not None:
+        times = took.step_s, took.low_s, took.high_s
+    if took is not None and reference is not None:
+        ratio = took.step_s / reference.step_s
+        own, other = (math.log(cost.high_s / cost.low_s) / 4 for cost in (took, reference))
         wide = math.exp(2 * math.hypot(own, other))
         times = ratio, ratio / wide, ratio * wide
     projected_s, low_s, high_s = times or (None, None, None)
+    least_s, most_s = case.span_s or (published_s, published_s)
     return {
-        "case": each.label,
+        "case": case.label,
         "published_s": published_s,
+        "published_low_s": least_s,
+        "published_high_s": most_s,
         "projected_s": projected_s,
         "low_s": low_s,
         "high_s": high_s,
         "within": bool(published_s and times and times[1] <= published_s <= times[2]),
-        "why_not": each.why_not,
+        "why_not": case.why_not,
     }
 
 
@@ -140,24 +260,33 @@ _cluster = cache(find)  # hundreds of published cases name a dozen
 
 
 def _beside(point: Point, cell: PublishedCell, case: PublishedCase, work_of: WorkOf) -> Beside:
-    facts, seconds = point.workload | cell.set, None
+    facts, beside = point.workload | cell.set, Beside(label=case.label, published_s=None)
     try:
-        seconds = published_seconds(point, facts, cell, case)
+        seconds, *span = (
+            published_seconds(point, facts, cell, case, value) for value in (case.value, *case.span)
+        )
+        beside = replace(beside, published_s=seconds, span_s=(min(span), max(span)))
         if not point.complete:
             raise Failure("the point is incomplete")
         found = counterpart(point, cell, case)
-        projected = _projected(point, facts, found, _cluster(found.cluster), work_of)
-        return Beside(label=case.label, published_s=seconds, projected=projected)
+        priced = _priced(point, facts, found, _cluster(found.cluster), work_of, case.label)
+        took_s = middle_s(priced.work, priced.cluster, priced.mode)
+        return replace(beside, priced=priced, projected_s=took_s)
     except ValidationError as error:
         why = error.errors()[0]["msg"].removeprefix("Value error, ")
     except Failure as failure:
         why = str(failure)
-    return Beside(label=case.label, published_s=seconds, why_not=why)
+    return replace(beside, why_not=why)
 
 
-def _projected(
-    point: Point, facts: dict[str, Any], found: Counterpart, cluster: Cluster, work_of: WorkOf
-) -> Cost:
+def _priced(
+    point: Point,
+    facts: dict[str, Any],
+    found: Counterpart,
+    cluster: Cluster,
+    work_of: WorkOf,
+    name: str,
+) -> Priced:
     work = work_of(found.workload, found.strategy, found.ranks)
     if found.kernels_of != found.strategy:
         work = replace(work, kernels=work_of(found.workload, found.kernels_of, found.ranks).kernels)
@@ -177,7 +306,7 @@ def _projected(
         repeats=steps_of(point, facts),
         beyond=ENGINE if point.op == "model" else None,
     )
-    return cost(work, cluster, mode)
+    return Priced(work=work, cluster=cluster, mode=mode, name=name)
 
 
 def _fixed(workload: Workload, cluster: Cluster) -> float:
@@ -188,12 +317,16 @@ def _fixed(workload: Workload, cluster: Cluster) -> float:
 
 
 def scored_cell(what: str, ranks: int, cases: Sequence[ScoredCase]) -> ScoredCell:
-    known = _modelled(cases)
-    regret = None
-    if len(known) > 1:
-        chosen_s, _ = min(known, key=lambda times: times[1])
-        regret = chosen_s / min(published_s for published_s, _ in known) - 1
-    return {"set": what, "ranks": ranks, "regret": regret, "cases": cases}
+    """A cell with what its choice costs."""
+    modelled = [case for case in cases if None not in (case["published_s"], case["projected_s"])]
+    plain = regret = None
+    if len(modelled) > 1:
+        chosen = min(modelled, key=lambda case: case["projected_s"])
+        best = min(modelled, key=lambda case: case["published_s"])
+        plain = chosen["published_s"] / best["published_s"] - 1
+        is_told_apart = chosen["published_low_s"] > best["published_high_s"]
+        regret = plain if is_told_apart else 0.0
+    return {"set": what, "ranks": ranks, "regret": regret, "plain_regret": plain, "cases": cases}
 
 
 def scored(about: Group, cells: Sequence[ScoredCell]) -> Group:
@@ -219,8 +352,8 @@ def _modelled(cases: Sequence[ScoredCase]) -> list[tuple[float, float]]:
     ]
 
 
-def _regrets(cells: Sequence[ScoredCell]) -> list[float]:
-    return [cell["regret"] for cell in cells if cell["regret"] is not None]
+def _regrets(cells: Sequence[ScoredCell], name: str = "regret") -> list[float]:
+    return [cell[name] for cell in cells if cell[name] is not None]
 
 
 def _pairs_in_order(cells: Sequence[ScoredCell]) -> float | None:
@@ -230,48 +363,131 @@ def _pairs_in_order(cells: Sequence[ScoredCell]) -> float | None:
     return _mean([published * projected > 0 or not published for published, projected in apart])
 
 
+def summary(self) -> dict[str, Any]:
+        """As ``summary``, with the scatter of all groups, and what could not be judged."""
+        total = summary(self.groups)
+        for of_class in total["classes"].values():
+            machine, ranks = of_class.pop("machine"), of_class["most_ranks"]
+            of_class["scatter"] = self.scatter.factor(machine, ranks)
+        return total | {"shared_part": self.shared_part, "unjudged": dict(self.unjudged)}
+
+
 def summary(groups: Sequence[Group]) -> dict[str, Any]:
     """Mean and worst regret, by link and by class of machine, errors and coverage, over the
-    complete points. A class is a link and the most GPUs of a choice: ``pcie, up to 8 GPUs``."""
+    complete points."""
     complete = [group for group in groups if group["complete"]]
     cells: list[ScoredCell] = [cell for group in complete for cell in group["cells"]]
     competing = [cell for cell in cells if len(cell["cases"]) > 1]
-    regrets = {
-        link: [x for group in complete if group["link"] == link for x in _regrets(group["cells"])]
+    by_link = {
+        link: [cell for group in complete if group["link"] == link for cell in group["cells"]]
         for link in ("nvlink", "pcie")
     }
-    errors = [
-        abs(projected / published - 1)
-        for cell in cells
-        for published, projected in _modelled(cell["cases"])
-    ]
+    linked = [cell for of_link in by_link.values() for cell in of_link]
     return {
-        **{f"mean_regret_{link}": _mean(own) for link, own in regrets.items()},
-        "worst_regret": max((x for own in regrets.values() for x in own), default=None),
-        "median_error": median(errors) if errors else None,
+        **{f"mean_regret_{link}": _mean(_regrets(own)) for link, own in by_link.items()},
+        "worst_regret": max(_regrets(linked), default=None),
+        **{
+            f"plain_mean_regret_{link}": _mean(_regrets(own, "plain_regret"))
+            for link, own in by_link.items()
+        },
+        "plain_worst_regret": max(_regrets(linked, "plain_regret"), default=None),
+        **_errors(cells),
+        **_calls(cells),
         "classes": _classes(complete),
-        "coverage": _mean([case["within"] for cell in cells for case in cell["cases"]]),
+        "shared_part": shared_part(
+            [_errors_of(cell) for cell in group["cells"]] for group in complete
+        ),
         "cells_compared": _mean([cell["regret"] is not None for cell in competing]),
     }
 
 
 def _classes(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:
-    """By class of machine what the choice cost, and how far ratios of published times are off."""
-    by_class: dict[str, list[ScoredCell]] = {}
-    for group in groups:
+    """By class of machine what choices cost, how far times and ratios are off, and what was said
+    rightly."""
+    by_class: dict[str, list[tuple[int, ScoredCell]]] = {}
+    for number, group in enumerate(groups):
         for cell in group["cells"]:
-            few = next((most for most in CLASS_SIZES if cell["ranks"] <= most), None)
-            name = f"{group['link']}, " + (f"up to {few} GPUs" if few else "more GPUs")
-            by_class.setdefault(name, []).append(cell)
+            by_class.setdefault(cell["class"], []).append((number, cell))
+    scatter = Scatter.of(
+        (number, name, _errors_of(cell)) for name, own in by_class.items() for number, cell in own
+    )
     return {
-        name: {
-            "cells": len(_regrets(cells)),
-            "mean_regret": _mean(_regrets(cells)),
-            "worst_regret": max(_regrets(cells), default=None),
-            "coverage": _mean([case["within"] for cell in cells for case in cell["cases"]]),
-        }
-        for name, cells in sorted(by_class.items())
+        name: {"scatter": scatter.factor(name, max(cell["ranks"] for _, cell in own))}
+        | _of_class(own)
+        for name, own in sorted(by_class.items())
     }
+
+
+def _errors_of(cell: ScoredCell) -> CellErrors:
+    return errors_of((x["case"], x["published_s"], x["projected_s"]) for x in cell["cases"])
+
+
+def _of_class(own: Sequence[tuple[int, ScoredCell]]) -> dict[str, Any]:
+    cells = [cell for _, cell in own]
+    choices = [cell for cell in cells if cell["regret"] is not None]
+    return {
+        "cells": len(choices),
+        "groups": len({group for group, cell in own if cell["regret"] is not None}),
+        "most_ranks": max((cell["ranks"] for cell in choices), default=0),
+        "mean_regret": _mean(_regrets(cells)),
+        "worst_regret": max(_regrets(cells), default=None),
+        "plain_mean_regret": _mean(_regrets(cells, "plain_regret")),
+        "plain_worst_regret": max(_regrets(cells, "plain_regret"), default=None),
+        **_errors(cells),
+        **_calls(cells),
+    }
+
+
+def _errors(cells: Sequence[ScoredCell]) -> dict[str, Any]:
+    """The median error of times, and the share of them within their interval."""
+    cases = [case for cell in cells for case in cell["cases"]]
+    errors = [abs(projected / published - 1) for published, projected in _modelled(cases)]
+    return {
+        "median_error": median(errors) if errors else None,
+        "coverage": _mean([case["within"] for case in cases]),
+    }
+
+
+def _calls(cells: Sequence[ScoredCell]) -> dict[str, int]:
+    """How many choices cost nothing only as the source does not tell them apart; how many winners
+    were named, as they are the fastest in nine of ten draws, and how many of these rightly: the
+    published best, or not told apart from it; and how many are the published best as printed."""
+    choices = [cell for cell in cells if cell["regret"] is not None]
+    named = [cell for cell in choices if cell["sure"] >= SURE]
+    return {
+        "not_told_apart": sum(cell["plain_regret"] > cell["regret"] for cell in choices),
+        "named": len(named),
+        "named_rightly": sum(cell["regret"] == 0 for cell in named),
+        "named_best": sum(cell["plain_regret"] == 0 for cell in named),
+    }
+
+
+KEPT = (
+    *("scatter", "groups", "cells", "most_ranks", "mean_regret", "worst_regret"),
+    *("not_told_apart", "plain_worst_regret"),
+)
+"""What ``spbench recommend`` says of a class of machines, or draws with."""
+
+
+def figures_text(classes: Mapping[str, Mapping[str, Any]]) -> str:
+    """The file of figures that the package carries, of classes that have a choice."""
+    lines = [
+        "# What a comparison with published measurements shows, by class of machine; made by",
+        "#     python benchmarks/published/score.py --write",
+        "# from benchmarks/published/points.yaml. No constant of a cluster is made of it.",
+        "version: 1",
+        "classes:",
+    ]
+    for name, of_class in classes.items():
+        if of_class["cells"]:
+            lines.append(f"  {name}:")
+            lines += [f"    {key}: {_rounded(of_class[key])}" for key in KEPT]
+    return "\n".join([*lines, ""])
+
+
+def _rounded(value: float) -> float | int:
+    """With three digits behind the point, more than any of them is known to."""
+    return value if isinstance(value, int) else round(value, 3)
 
 
 def _mean(values: Sequence[float]) -> float | None:

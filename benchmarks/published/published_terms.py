@@ -91,10 +91,11 @@ def model_of(name: str) -> str:
 
 
 def published_seconds(
-    point: Point, facts: dict[str, Any], cell: PublishedCell, case: PublishedCase
+    point: Point, facts: dict[str, Any], cell: PublishedCell, case: PublishedCase, value: float
 ) -> float:
-    """What was measured, in seconds; of a ratio, in times of the reference. Raises Failure."""
-    value, metric = case.value, point.metric
+    """A value that was measured of a case, in seconds; of a ratio, in times of the reference.
+    Raises Failure."""
+    metric = point.metric
     match metric.name:
         case "s" | "ms" | "us":
             return value / PER_SECOND[metric.name]

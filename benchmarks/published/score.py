@@ -1,6 +1,7 @@
 """Scores projections on published measurements: errors, intervals, what choosing by them costs.
 
 python benchmarks/published/score.py [FILE|FOLDER] [--json]      by default points.yaml beside it
+python benchmarks/published/score.py --write        also keeps what spbench says of each class
 """
 
 from __future__ import annotations
@@ -14,12 +15,19 @@ from typing import Any
 from published_points import default_file, read_each
 
 from spbench.errors import Failure
-from spbench.report import tables
+from spbench.projection.costmodel.scatter import figures_file
+from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fewer
+from spbench.results.record import SURE
 from spbench.text import counted
 
 Row = Mapping[str, Any]
 SCORE_COLUMNS = ("group", "link", "cluster", "median error", "in order", "regret", "within")
+CLASS_COLUMNS = (
+    *("class of machines", "groups", "cells", "mean regret", "worst", "as printed", "not told"),
+    *("within", "median error", "scatter", "named rightly"),
+)
+"""Not told: apart by the source, where a choice costs nothing for that reason alone."""
 SCORES = ("median_error", "pairs_in_order", "mean_regret", "coverage")
 
 
@@ -38,21 +46,46 @@ def show_scores(groups: Sequence[Row], summary: Row) -> None:
         tables.say(out, *_outside(group))
     shown = [group for group in groups if not group["complete"]]
     tables.say(out, f"shown, not projected (incomplete): {len(shown)} of {len(groups)} groups")
+    by_class = _by_class(summary["classes"])
+    tables.show_fitting(out, fewer(by_class, ("groups", "median error", "within")))
+    shared = _share(summary["shared_part"])
     tables.say(
         out,
-        *(
-            f"{name}: its choice cost {_share(of_class['mean_regret'])} on average, "
-            f"{_share(of_class['worst_regret'])} at worst, on {counted(of_class['cells'], 'cell')}"
-            for name, of_class in summary["classes"].items()
-            if of_class["cells"]
-        ),
         f"mean regret: {_share(summary['mean_regret_nvlink'])} on NVLink, "
         f"{_share(summary['mean_regret_pcie'])} on PCIe, {_share(summary['worst_regret'])} at "
-        f"worst; median error {_share(summary['median_error'])}; "
+        f"worst; as printed, also where a source's own variants overlap: "
+        f"{_share(summary['plain_mean_regret_nvlink'])}, "
+        f"{_share(summary['plain_mean_regret_pcie'])}, {_share(summary['plain_worst_regret'])}",
+        f"median error {_share(summary['median_error'])}; "
         f"{_share(summary['coverage'])} of published times lie within the interval; "
         f"{_share(summary['cells_compared'])} of cells with a choice are modelled",
+        f"named as the fastest, in {units.percent(SURE)} of draws or more: "
+        f"{counted(summary['named'], 'winner')}, of which the source has "
+        f"{summary['named_best']} as the best, and {summary['named_rightly']} as the best or not "
+        "told apart from it",
+        *([f"variants of one strategy share {shared} of the scatter's variance"] * bool(shared)),
         *(f"not judged: {name}: {why}" for name, why in summary["unjudged"].items()),
     )
+
+
+def _by_class(classes: Row) -> Grid:
+    """What is known of each class of machines that has a choice."""
+    rows = [
+        [
+            name,
+            str(own["groups"]),
+            str(own["cells"]),
+            *(_share(own[key]) for key in ("mean_regret", "worst_regret", "plain_worst_regret")),
+            str(own["not_told_apart"]),
+            _share(own["coverage"]),
+            _share(own["median_error"]),
+            f"{own['scatter']:.2f}x",
+            f"{own['named_rightly']} of {own['named']}",
+        ]
+        for name, own in classes.items()
+        if own["cells"]
+    ]
+    return Grid(columns=CLASS_COLUMNS, rows=rows, words=(0,))
 
 
 def _outside(group: Row) -> list[str]:
@@ -83,14 +116,21 @@ def main(words: Sequence[str] | None = None) -> int:
     )
     parser.add_argument("place", nargs="?", type=Path, default=default_file())
     parser.add_argument("--json", action="store_true", dest="as_json")
+    parser.add_argument(
+        "--write",
+        action="store_true",
+        help=f"write the figures by class that spbench carries, {figures_file().name}",
+    )
     asked = parser.parse_args(words)
+    if asked.write and asked.place != default_file():
+        parser.error(f"--write is of {default_file().name}: leave out {asked.place}")
     try:
         points, wrong = read_each(asked.place)
     except Failure as failure:
         print(f"Error: {failure}", file=sys.stderr)
         return 2
     # What is wrong with a file is said before these load torch.
-    from published_score import judge, summary
+    from published_score import figures_text, judge, summary
 
     from spbench.layers.kernels import norms_of_single_operations
     from spbench.projection.dryrun.rank_work import works
@@ -100,6 +140,9 @@ def main(words: Sequence[str] | None = None) -> int:
         groups, unjudged = judge(points, work_of)
     unjudged = {**{each.id: each.why for each in wrong}, **unjudged}
     total = summary(groups) | {"unjudged": unjudged}
+    if asked.write:
+        figures_file().write_text(figures_text(total["classes"]), encoding="utf-8")
+        print(f"wrote {figures_file()}", file=sys.stderr)
     if asked.as_json:
         tables.print_json({"groups": groups, **total})
     else:

@@ -18,6 +18,7 @@ from spbench.projection.costmodel.constants import DRAWS, Constant, Doubt, Drawi
 from spbench.projection.costmodel.hardware import Cluster, Device
 from spbench.projection.costmodel.message_cost import MessageCost, host_calls, message_cost
 from spbench.projection.costmodel.operations import DeviceRates
+from spbench.projection.costmodel.scatter import SHARED_PART, kind_of, own_scatter
 from spbench.projection.dryrun.work import Message, Work
 from spbench.workload.mesh import Mesh
 from spbench.workload.traffic import Phase
@@ -55,7 +56,7 @@ class Cost:
     measured ``share`` in their place; of each collective by axis, exposed and hidden."""
     draws: Draws = field(repr=False, compare=False)
     """Seconds of each draw; in the same draw a constant is off by the same in every cost, but for
-    what the launches of one strategy alone are off by."""
+    what one strategy alone is off by."""
 
 
 @final
@@ -119,8 +120,8 @@ class Step:
     messages: Sequence[Hideable]
     phases: Mapping[Phase, Mapping[int, float]]
     """Seconds of each phase's kernels, by the constant that bounds them."""
-    own: int
-    """Place of what this strategy's launches alone are off by."""
+    own: tuple[int, ...]
+    """Places of what this strategy alone is off by, and its variants with it."""
     is_gpu: bool
     """Whether the device computes behind the host's back."""
     drawing: Drawing
@@ -130,7 +131,8 @@ class Step:
     def seconds(self, factors: Draws, share: Draws | float) -> Draws:
         """Seconds for each draw of factors (draws, doubts), with this share of overlap."""
         step = self._without_bubble(factors, share) * (1 + self.bubble)
-        return step * self.sums.total(BEYOND, factors) * factors[:, self.own]
+        own = np.prod(factors[:, self.own], axis=1)
+        return step * self.sums.total(BEYOND, factors) * own
 
     def _without_bubble(self, factors: Draws, share: Draws | float) -> Draws:
         sums = self.sums
@@ -221,19 +223,19 @@ def _drawn_sum(parts: Iterable[tuple[int, float]], factors: Draws) -> Draws:
 # backward, but for the bucket that leaves last, when backward is over.
 #
 # The interval is drawn: each constant varies by its own spread, all by what is unseen, and each
-# strategy by what its own launches are off by, with one seed.
+# strategy by what it alone is off by, with one seed: on GPUs as published ratios of such machines
+# show (``scatter``), of which a part is one number for all variants of a strategy.
 
 UNSEEN = Constant(value=1.0, source="clocks, allocator, other libraries", kind="model", spread=1.2)
 UNSEEN_ON_CPU = Constant(
     value=1.0, source="equal steps minutes apart, docs/cost-model.md", kind="measured", spread=1.35
 )
 """On a CPU other work of its host comes to what no term holds."""
-OWN = Constant(
-    value=1.0, source="launches of equal work differ, docs/cost-model.md", kind="model", spread=1.03
+OWN_ON_CPU = Constant(
+    value=1.0, source="launches of equal work differ, docs/cost-model.md", kind="model", spread=1.18
 )
-OWN_ON_CPU = OWN.model_copy(update={"spread": 1.18})
 """What the launches of one strategy are off by and those of another are not: all else that no term
-holds is the same for all, and drops out of their ratio. On a CPU from the errors of ratios."""
+holds is the same for all, and drops out of their ratio. From the errors of ratios on a CPU."""
 AROUND_SHARE = Constant(
     value=1.0, source="ranks wait for the slowest of them", kind="model", spread=1.05
 )
@@ -277,12 +279,32 @@ def cost(
     mode: Mode | None = None,
     share: Constant | None = None,
     launches_of: str = "",
+    own: Constant | None = None,
 ) -> Cost:
-    """The time of a step on a cluster; ``share``: measured seconds of a rank without its messages,
-    in place of modelled ones; ``launches_of``: whose launches are apart from those of others.
-    Raises Failure where the cluster's file lacks a rate."""
+    """The time of a step on a cluster, with its interval.
+
+    Parameters
+    ----------
+    work
+        Kernels and messages of one rank's step.
+    cluster
+        Where it is to run.
+    mode
+        How the model runs.
+    share
+        Measured seconds of a rank without its messages, in place of modelled ones.
+    launches_of
+        The strategy, with its mesh, that is off by itself, apart from others.
+    own
+        How far; by default on a GPU the scatter of such machines, on a CPU that of launches.
+
+    Raises
+    ------
+    Failure
+        The cluster's file lacks a rate, or has too few ranks.
+    """
     mode = mode or Mode()
-    step = _step(work, cluster, mode, share, launches_of)
+    step = _step(work, cluster, mode, share, launches_of, own)
     return step.cost(mode.repeats, mode.fixed_s, mode.fixed_spread)
 
 
@@ -388,9 +410,11 @@ def _step(
     mode: Mode,
     share: Constant | None,
     of: str = "",
+    own: Constant | None = None,
     prices: Prices | None = None,
 ) -> Step:
     prices = prices or Prices()
+    ranks = Mesh((*mode.outer, *work.mesh)).size
     cluster = cluster.used_by(Mesh(work.mesh).size)
     device, is_gpu = cluster.device, cluster.device.kind == "gpu"
     rates = prices.rates(device, work.dtype, mode)
@@ -398,22 +422,31 @@ def _step(
     sums = kernels.sums.copy()
     _add_host(sums, work, device, kernels.launched, mode)
     messages = _add_messages(sums, work, cluster, rates, mode, prices)
-    unseen, own = (UNSEEN, OWN) if is_gpu else (UNSEEN_ON_CPU, OWN_ON_CPU)
-    beyond = mode.beyond or unseen
+    beyond = mode.beyond or (UNSEEN if is_gpu else UNSEEN_ON_CPU)
+    if is_gpu:
+        doubts = _own_doubts(of, own or own_scatter(cluster, ranks))
+    else:
+        doubts = [Doubt.of(f"launches of {of}", own or OWN_ON_CPU)]
     if share is not None:
         sums.measured(share, of)
-        beyond, own = AROUND_SHARE, OWN.model_copy(update={"spread": 1.0})
+        beyond, doubts = AROUND_SHARE, []  # a share has the scatter of its own launches
     sums.add(BEYOND, beyond.value, Doubt.of(BEYOND, beyond))
-    at = sums.add("", 0.0, Doubt.of(f"launches of {of}", own))
     return Step(
         sums=sums,
         messages=messages,
         phases=kernels.phases,
-        own=at,
+        own=tuple(sums.add("", 0.0, doubt) for doubt in doubts),
         is_gpu=is_gpu,
         drawing=cluster.drawing,
         bubble=work.bubble,
     )
+
+
+def _own_doubts(of: str, own: Constant) -> list[Doubt]:
+    """What a strategy alone is off by on GPUs: with its variants, and by itself. The logarithms'
+    variances add up to that of ``own``, since factors of a spread to the root of a part do."""
+    shared, alone = (own.factor ** part**0.5 for part in (SHARED_PART, 1 - SHARED_PART))
+    return [Doubt(f"strategy {kind_of(of)}", shared), Doubt(f"launches of {of}", alone)]
 
 
 def _kernels(work: Work, rates: DeviceRates, mode: Mode) -> Kernels:
