@@ -1,8 +1,9 @@
 """Which strategy is the fastest on a cluster: by how much, how sure that is, and on what it hinges.
 
-Strategies are compared draw by draw: a rate that is off is off for all of them. What is slower in
-fewer than nine in ten of the draws (``SURE``, the same for all that is projected) is not told apart
-from the fastest: as good, as far as is known.
+Strategies are compared draw by draw: a rate that is off is off for all of them, and what each alone
+is off by is drawn as wide as published measurements show. The fastest is named if it is that in
+nine of ten draws (``SURE``, the same for all that is projected); else those that keep it from that
+are not told apart from it: as good, as far as is known.
 """
 
 from __future__ import annotations
@@ -18,6 +19,12 @@ import numpy as np
 from spbench.errors import Failure
 from spbench.projection.advise.candidates import COMPILED, decisive_command, what_would_decide
 from spbench.projection.advise.project import Projection
+from spbench.projection.advise.published import (
+    comparison,
+    comparison_text,
+    not_told_apart,
+    share_of_wins,
+)
 from spbench.projection.advise.search import Searched
 from spbench.projection.costmodel.hardware import Cluster
 from spbench.projection.costmodel.sensitivity import WHATS, scaled
@@ -91,11 +98,11 @@ def recommend(
         best=best,
         others=others,
         cannot=cannot,
-        alike=[x.strategy for x in others if _share_of_wins(best, [x]) < SURE],
+        alike=not_told_apart(best, others),
         ratio=ratio,
         ratio_low=low,
         ratio_high=high,
-        sure=_share_of_wins(best, others),
+        sure=share_of_wins(best, others),
         flips=[each for each in found if each is not None],
         same=same,
         too_large=_too_large(runs, fitting, room),
@@ -153,11 +160,6 @@ def _different(runs: Sequence[Projection]) -> tuple[list[Projection], Mapping[st
         groups.setdefault(does, []).append(each)
     same = {kept.strategy: [x.strategy for x in rest] for kept, *rest in groups.values() if rest}
     return [kept for kept, *_ in groups.values()], same
-
-
-def _share_of_wins(best: Projection, others: Sequence[Projection]) -> float:
-    slower = [other.took.draws > best.took.draws for other in others]
-    return float(np.mean(np.all(slower, axis=0))) if slower else 1.0
 
 
 def _ratio(best: Projection, other: Projection) -> tuple[float, float, float]:
@@ -218,7 +220,7 @@ def show_advice(advice: Recommendation, asked: Sequence[str]) -> None:
     """Prints the answer, the fastest strategies, and what the answer hinges on. ``asked``: the
     words that name the workload to ``spbench run``; None: the models are compiled."""
     out = tables.console()
-    tables.say(out, answer(advice), _title(advice))
+    tables.say(out, *filter(None, (answer(advice), comparison_text(advice.best), _title(advice))))
     rows = [_row(each, advice.best) for each in (advice.best, *advice.others)]
     alike = (row for row, each in enumerate(advice.others, 2) if each.strategy in advice.alike)
     shown = max([SHOWN, *alike])
@@ -273,8 +275,8 @@ def remarks(advice: Recommendation, asked: Sequence[str]) -> Iterator[str]:
     """What is not told apart, where the answer flips, and what would decide."""
     if advice.alike:
         yield (
-            f"not told apart from {advice.best.strategy} (slower in fewer than "
-            f"{units.percent(SURE)} of draws): {', '.join(advice.alike)}"
+            f"not told apart from {advice.best.strategy} (without them it is the fastest in "
+            f"{units.percent(SURE)} of draws or more): {', '.join(advice.alike)}"
         )
     for flip in advice.flips:
         yield f"{flip.strategy} would be the fastest at {flip.factor:.2g}x {WHATS[flip.what]}"
@@ -366,6 +368,7 @@ def as_data(advice: Recommendation, asked: Sequence[str]) -> dict[str, Any]:
         "plan": _plan(best),
         **{name: getattr(advice, name) for name in ("sure", "ratio", "ratio_low", "ratio_high")},
         "alike": list(advice.alike),
+        "published": comparison(best),
         "decides": command if advice.alike else None,
         "flips": [asdict(each) for each in advice.flips],
         "projected": [_data(each) for each in (best, *advice.others)],
@@ -437,6 +440,8 @@ def show_counts(advised: Sequence[Recommendation], why_not: Mapping[int, str]) -
             f"{counted(advice.best.ranks, 'rank')}: {plan_name(advice)} is the fastest in {sure} "
             f"of draws{others}",
         )
+    compared = dict.fromkeys(comparison_text(advice.best) for advice in advised)
+    tables.say(out, *filter(None, compared))
     for count, why in why_not.items():
         tables.say(out, f"{counted(count, 'rank')}: {why}")
 
