@@ -23,7 +23,7 @@ from spbench.projection.costmodel.scatter import figures, kind_of
 FEWEST = 3
 """Groups of a class below which it has the widest scatter of all classes."""
 MOST_TIMES = 3.0
-"""Spread of a group over that of the median group of its class, at most, as a factor's logarithm."""
+"""Times the standard deviation of the median group with which a group counts at most."""
 WITHIN = 1.96
 """Standard deviations that hold 95 of 100."""
 CellErrors = Sequence[tuple[str, float]]
@@ -115,4 +115,3 @@ def shared_part(groups: Iterable[Iterable[CellErrors]]) -> float | None:
             variants.append(mean(by_kind[True]))
             strategies.append(mean(by_kind[False]))
     return 1 - mean(variants) / mean(strategies) if strategies and mean(strategies) else None
-

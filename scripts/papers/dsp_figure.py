@@ -13,7 +13,7 @@ from typing import Any, final
 
 from markdown import brief, table
 from paper_facts import facts
-from published_score import ENGINE
+from published_work import ENGINE
 
 from spbench.projection.advise.project import project
 from spbench.projection.costmodel.cluster_file import find as find_cluster

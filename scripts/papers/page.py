@@ -9,7 +9,7 @@ from dsp_figure import FigurePoint, constant_ms, figure_table, holds, rates_tabl
 from dsp_scaling import OWN, Scaling, gains_table, gpu_hours, kept_rates, scaling_table
 from markdown import brief, table
 from paper_facts import facts
-from published_score import ENGINE
+from published_work import ENGINE
 from rsa_capacity import Question, linformer_table, ratios_table, table_4_gpu_hours, today_table
 from volumes import dsp_table, rsa_table
 

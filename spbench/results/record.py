@@ -437,8 +437,8 @@ class Record:
         float | None,
         Column(
             "Share of a projection's draws in which the case is slower than the fastest that "
-            "fits, of those projected with it; blank for the fastest itself, and for measured "
-            "rows."
+            "fits, of those projected with it; for the fastest itself, than any other of these. "
+            "Blank for measured rows."
         ),
     ] = None
     cpu_gflop_per_s: Annotated[

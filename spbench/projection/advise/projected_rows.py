@@ -13,10 +13,9 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-import numpy as np
-
 from spbench.projection.advise.project import KIND, Projection
-from spbench.projection.costmodel.step_time import BUBBLE, COMPUTE, HOST, Cost, Mode
+from spbench.projection.advise.published import share_of_wins
+from spbench.projection.costmodel.step_time import BUBBLE, COMPUTE, HOST, Mode
 from spbench.results.machine import environment
 from spbench.results.record import USABLE, Record
 from spbench.results.store import Store
@@ -48,17 +47,23 @@ def write_rows(
 
 def _slower_shares(projected: Sequence[Projection]) -> list[float | None]:
     """For each case the share of draws in which it is slower than the fastest of its workload and
-    ranks that fits; None for that itself, and for what cannot run."""
-    fastest: dict[tuple[Workload, int], Cost] = {}
-    for each in projected:
-        place = each.workload, each.ranks
-        if each.cost is not None and (each.peak_bytes or 0) <= USABLE * each.limit_bytes:
-            fastest[place] = min(fastest.get(place, each.cost), each.cost, key=lambda c: c.step_s)
-    pairs = [(each.cost, fastest.get((each.workload, each.ranks))) for each in projected]
-    return [
-        float(np.mean(cost.draws > best.draws)) if cost and best and cost is not best else None
-        for cost, best in pairs
-    ]
+    ranks that fits, for that itself than any other that fits; None for what cannot run."""
+    fitting: dict[tuple[Workload, int], list[Projection]] = {}
+    for case in projected:
+        if case.cost is not None and (case.peak_bytes or 0) <= USABLE * case.limit_bytes:
+            fitting.setdefault((case.workload, case.ranks), []).append(case)
+    shares: list[float | None] = []
+    for case in projected:
+        rivals = fitting.get((case.workload, case.ranks), [])
+        best = min(rivals, key=lambda rival: rival.took.step_s, default=None)
+        if case.cost is None or best is None:
+            shares.append(None)
+        elif case is best:
+            others = [rival for rival in rivals if rival is not best]
+            shares.append(1 - share_of_wins(best, others))
+        else:
+            shares.append(share_of_wins(best, [case]))
+    return shares
 
 
 def row_of(each: Projection, mode: Mode, **more: Any) -> Record:

@@ -58,10 +58,10 @@ def comparison_text(best: Projection) -> str:
     blank where no such figure is in them."""
     if (known := comparison(best)) is None:
         return ""
-    draws = f"what one strategy alone is off by, a factor of {known['scatter']:.2f}, is in the draws"
+    draws = f"the draws hold what one strategy alone is off by, a factor of {known['scatter']:.2f}"
     if not known["is_covered"]:
         where = f"{counted(best.ranks, 'rank')} of {best.cluster.name}"
-        return f"no published comparison covers {where}; {draws}, as wide as on any machines"
+        return f"no published comparison covers {where}; {draws}, the widest of all machines"
     machine, most = MachineClass.of(best.cluster, best.ranks), known["most_ranks"]
     boxes = f"{LINKS.get(machine.link, machine.link)} boxes"
     where = boxes if machine.is_one_node else f"several nodes of {boxes}"

@@ -1,4 +1,4 @@
-"""How far projected ratios between strategies are off, by class of machine, as published points show.
+"""How far projected ratios between strategies are off, by class of machine.
 
 What a model leaves out of one strategy alone does not drop out of its ratio to another. How much
 that is, a comparison with published measurements tells: ``benchmarks/published/score.py --write``

@@ -445,7 +445,7 @@ def _step(
 def _own_doubts(of: str, own: Constant) -> list[Doubt]:
     """What a strategy alone is off by on GPUs: with its variants, and by itself. The logarithms'
     variances add up to that of ``own``, since factors of a spread to the root of a part do."""
-    shared, alone = (own.factor ** part**0.5 for part in (SHARED_PART, 1 - SHARED_PART))
+    shared, alone = (own.factor**part**0.5 for part in (SHARED_PART, 1 - SHARED_PART))
     return [Doubt(f"strategy {kind_of(of)}", shared), Doubt(f"launches of {of}", alone)]
 
 

@@ -10,6 +10,7 @@ from helpers.golden import Golden
 
 from spbench.errors import Failure
 from spbench.projection.costmodel.cluster_file import find
+from spbench.projection.costmodel.constants import Constant
 from spbench.projection.costmodel.hardware import Cluster
 from spbench.projection.costmodel.message_cost import crossing, message_cost
 from spbench.projection.costmodel.operations import DeviceRates
@@ -110,8 +111,10 @@ def test_many_small_kernels_are_bound_by_launches() -> None:
 
 def test_on_a_cpu_other_work_of_its_host_comes_to_the_interval() -> None:
     device = H100.device.model_copy(update={"kind": "cpu"})
+    alone = Constant(value=1.0, source="nothing", kind="model", spread=1.0)
     steps = [
-        cost(work(passes=9), each) for each in (H100, H100.model_copy(update={"device": device}))
+        cost(work(passes=9), each, own=alone)
+        for each in (H100, H100.model_copy(update={"device": device}))
     ]
     on_gpu, on_cpu = (step.high_s / step.low_s for step in steps)
     assert on_cpu > 1.1 * on_gpu

@@ -13,6 +13,7 @@ from helpers.golden import Golden
 from spbench.errors import Failure
 from spbench.projection.advise.candidates import candidates, variants
 from spbench.projection.advise.project import Projection
+from spbench.projection.advise.published import comparison, comparison_text, share_of_wins
 from spbench.projection.advise.recommend import (
     Flip,
     Recommendation,
@@ -24,10 +25,12 @@ from spbench.projection.advise.recommend import (
     show_advice,
 )
 from spbench.projection.costmodel.cluster_file import find as find_cluster
+from spbench.projection.costmodel.constants import Constant
 from spbench.projection.costmodel.hardware import Cluster, OnRanks
 from spbench.projection.costmodel.sensitivity import WHATS, scaled, slowed
 from spbench.projection.costmodel.step_time import Mode, cost
 from spbench.projection.dryrun.work import Kernel, Memory, Message, Work
+from spbench.results.record import SURE
 from spbench.strategies.registry import load, places
 from spbench.workload.catalogue import find
 from spbench.workload.traffic import Op
@@ -114,20 +117,72 @@ ON_CPU = CLUSTER.model_copy(
 @pytest.mark.parametrize(
     ("cluster", "gflops", "is_apart"),
     [
-        (CLUSTER, 1.01e5, False),
-        (CLUSTER, 1.05e5, True),
+        (CLUSTER, 1.2e5, False),
+        (CLUSTER, 1.4e5, True),
+        (find_cluster("l20-pcie"), 1.1e5, False),
+        (find_cluster("l20-pcie"), 1.25e5, True),
         (ON_CPU, 1.05e5, False),
         (ON_CPU, 1.2e5, True),
     ],
 )
-def test_launches_of_equal_work_differ(cluster: Cluster, gflops: float, is_apart: bool) -> None:
-    """On a CPU by far more: what does nearly the same is not told apart there."""
+def test_a_strategy_is_off_by_itself(cluster: Cluster, gflops: float, is_apart: bool) -> None:
+    """On GPUs as far as published ratios of such machines are, on a CPU as launches of equal work
+    differ: what does nearly the same is not told apart."""
     works = {"a": done(1e5, {}), "b": done(gflops, {})}
     advice = advised(works, cluster=cluster, launches_differ=True)
     assert (advice.alike == []) == is_apart
     assert 0.5 < advice.sure < 1
     assert advice.ratio_low is not None and advice.ratio is not None
     assert advice.ratio_low < advice.ratio < (advice.ratio_high or 0.0)
+
+
+def test_variants_of_a_strategy_share_half_of_what_it_is_off_by() -> None:
+    """What is not told apart of two strategies is told apart of two forms of one."""
+    for names, is_apart in (
+        (("a", "b"), False),
+        (("a:n=2", "a:n=4"), True),
+        (("a", "a tp=2"), True),
+    ):
+        works = dict(zip(names, (done(1e5, {}), done(1.25e5, {})), strict=True))
+        assert (advised(works, launches_differ=True).alike == []) == is_apart, names
+
+
+def test_a_winner_is_named_that_wins_against_all_others_together() -> None:
+    """Each of eight loses in nine of ten draws, and one of them wins in more than every tenth: the
+    likeliest winners are not told apart, and no more than it takes."""
+    works = {"a": done(1e5, {})} | {f"b{n}": done(1.4e5 + n, {}) for n in range(8)}
+    advice = advised(works, launches_differ=True)
+    best, rest = advice.best, advice.others
+    assert all(share_of_wins(best, [each]) >= SURE for each in rest)
+    assert share_of_wins(best, rest) == advice.sure < SURE
+    left = [each for each in rest if each.strategy not in advice.alike]
+    assert 0 < len(advice.alike) < len(rest)
+    assert share_of_wins(best, left) >= SURE
+    assert answer(advice).startswith("no strategy is shown to be the fastest")
+
+
+@pytest.mark.parametrize(
+    ("cluster", "ranks"),
+    [("l20-pcie", 8), ("hgx-h100", 8), ("hgx-h100", 16), ("nvl72-gb200", 64), ("mi300x", 8)],
+)
+def test_the_answer_says_what_its_choice_cost_on_such_machines(
+    cluster: str, ranks: int, golden: Golden
+) -> None:
+    """Or that no published comparison covers them: links of another kind, or more GPUs."""
+    case = advised({"a": done(1e5, {})}, cluster=find_cluster(cluster)).best
+    case = replace(case, ranks=ranks)
+    golden(comparison_text(case), f"{cluster} {ranks}")
+    known = comparison(case)
+    assert known is not None
+    assert known["is_covered"] == (ranks == 8 and cluster != "mi300x")
+    assert known["is_covered"] == ("mean_regret" in known)
+
+
+def test_what_no_published_scatter_is_in_has_no_such_sentence() -> None:
+    """Neither ranks on CPUs nor measured shares."""
+    assert comparison_text(advised({"a": done(1e5, {})}, cluster=ON_CPU).best) == ""
+    share = Constant(value=1.0, source="a share", kind="measured")
+    assert comparison(replace(advised({"a": done(1e5, {})}).best, share=share)) is None
 
 
 def test_where_a_gpu_waits_for_its_host_the_answer_says_so(golden: Golden) -> None:
