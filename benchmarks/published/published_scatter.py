@@ -77,6 +77,21 @@ class Scatter:
         return factors.get(name, max(factors.values()))
 
 
+def held(errors: Iterable[tuple[int, CellErrors]], scatter: Scatter, name: str) -> float | None:
+    """The share of cases of one class of machines that the factor of the other groups holds, each
+    group weighing the same: 0.95 would be as claimed. ``errors``: of cells, each with its group."""
+    by_group: dict[int, list[float]] = {}
+    for number, cell in errors:
+        if len(cell) < 2:
+            continue
+        most = math.log(scatter.factor(name, 1, without=number))
+        middle, n = mean(error for _, error in cell), len(cell)
+        # A case is nearer to the mean of its n cases than to the true one, by sqrt((n - 1) / n).
+        off = [abs(error - middle) * math.sqrt(n / (n - 1)) for _, error in cell]
+        by_group.setdefault(number, []).extend(float(each <= most) for each in off)
+    return mean(mean(cases) for cases in by_group.values()) if by_group else None
+
+
 def _factor(variances: Sequence[float]) -> float:
     """The factor up and down of groups that weigh the same."""
     most = MOST_TIMES**2 * median(variances)

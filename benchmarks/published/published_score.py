@@ -18,7 +18,7 @@ from typing import Any
 
 import numpy as np
 from published_points import Point
-from published_scatter import CellErrors, Scatter, errors_of, shared_part
+from published_scatter import CellErrors, Scatter, errors_of, held, shared_part
 from published_terms import cluster_of
 from published_work import Beside, BesideCell, BesidePoint, link_of, weigh
 
@@ -217,7 +217,10 @@ def _classes(groups: Sequence[Group]) -> dict[str, dict[str, Any]]:
         (number, name, _errors_of(cell)) for name, own in by_class.items() for number, cell in own
     )
     return {
-        name: {"scatter": scatter.factor(name, max(cell["ranks"] for _, cell in own))}
+        name: {
+            "scatter": scatter.factor(name, max(cell["ranks"] for _, cell in own)),
+            "held": held([(number, _errors_of(cell)) for number, cell in own], scatter, name),
+        }
         | _of_class(own)
         for name, own in sorted(by_class.items())
     }

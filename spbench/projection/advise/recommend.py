@@ -2,8 +2,8 @@
 
 Strategies are compared draw by draw: a rate that is off is off for all of them, and what each alone
 is off by is drawn as wide as published measurements show. The fastest is named if it is that in
-nine of ten draws (``SURE``, the same for all that is projected); else those that keep it from that
-are not told apart from it: as good, as far as is known.
+nine of ten draws (``SURE``, the same for all that is projected), against all others together; else
+those that keep it from that are not told apart from it: as good, as far as is known.
 """
 
 from __future__ import annotations
@@ -275,8 +275,8 @@ def remarks(advice: Recommendation, asked: Sequence[str]) -> Iterator[str]:
     """What is not told apart, where the answer flips, and what would decide."""
     if advice.alike:
         yield (
-            f"not told apart from {advice.best.strategy} (without them it is the fastest in "
-            f"{units.percent(SURE)} of draws or more): {', '.join(advice.alike)}"
+            f"not told apart from {advice.best.strategy} (faster in more than "
+            f"{units.percent(1 - SURE)} of draws, each or together): {', '.join(advice.alike)}"
         )
     for flip in advice.flips:
         yield f"{flip.strategy} would be the fastest at {flip.factor:.2g}x {WHATS[flip.what]}"

@@ -241,6 +241,10 @@ def test_what_no_device_has_the_memory_for_is_not_ranked(golden: Golden) -> None
     )
     (said,) = ranking_sentences(lines)
     golden(said)
+    fits = lines[1:]
+    assert ranking_of(fits).fastest == fits[0]
+    beaten = replace(fits[0], slower_share=0.12)  # by one or another of its rivals
+    assert ranking_of([beaten, fits[1]]).fastest is None
     unsure = [replace(line, slower_share=0.6) for line in lines[1:]]
     assert ranking_of([lines[0], lines[1], unsure[1]]).fastest is None
 

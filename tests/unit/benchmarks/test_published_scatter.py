@@ -8,7 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 from published_points import read_each
-from published_scatter import FEWEST, MOST_TIMES, WITHIN, CellErrors, Scatter, shared_part, variance
+from published_scatter import (
+    FEWEST,
+    MOST_TIMES,
+    WITHIN,
+    CellErrors,
+    Scatter,
+    held,
+    shared_part,
+    variance,
+)
 from published_score import judge, summary
 from test_published import TEXT, by_hand
 
@@ -71,6 +80,17 @@ def test_a_group_is_judged_by_the_others() -> None:
     assert (
         of_two == scatter.factor("mesh, one node", 2) == scatter.factor("pcie, one node", 2) > wide
     )
+
+
+def test_what_the_scatter_holds_is_counted_on_groups_that_are_left_out() -> None:
+    """Of normal errors it holds 95 of 100, however few cases a cell has; of others it says so."""
+    random = np.random.default_rng(0)
+    cells = [(n // 20, "a", cell(*random.normal(0.0, 0.1, 2))) for n in range(8000)]
+    errors = [(number, each) for number, _, each in cells]
+    assert held(errors, Scatter.of(cells), "a") == pytest.approx(0.95, abs=0.01)
+    wide = [(number, [(name, 2 * error) for name, error in each]) for number, each in errors]
+    assert held(wide, Scatter.of(cells), "a") == pytest.approx(0.67, abs=0.02)
+    assert held([(0, cell(0.1))], Scatter.of(cells), "a") is None
 
 
 def test_points_too_few_for_a_scatter_have_the_packages() -> None:

@@ -2,13 +2,22 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from typing import Any
+
 import numpy as np
 import pytest
 
+from spbench import read_runs
+from spbench.projection.advise.project import Projection
+from spbench.projection.advise.projected_rows import write_rows
+from spbench.projection.advise.published import share_of_wins
 from spbench.projection.costmodel.cluster_file import find
 from spbench.projection.costmodel.scatter import MachineClass, figures, kind_of, own_scatter
-from spbench.projection.costmodel.step_time import cost
+from spbench.projection.costmodel.step_time import Mode, cost
 from spbench.projection.dryrun.work import Kernel, Work
+from spbench.results.record import SURE
+from spbench.workload.catalogue import find as find_workload
 from spbench.workload.config_names import names
 
 
@@ -55,7 +64,7 @@ def test_a_name_has_its_kind_before_options_and_mesh() -> None:
 def test_variants_are_off_together_by_half_of_the_scatter() -> None:
     """The logarithm of a strategy's own factor has the variance of its class, of which variants of
     one strategy share half, and two strategies nothing."""
-    size = {"shape": (1, 4096, 4096, 4096), "flops": 10**14, "moved_bytes": 10**8}
+    size: dict[str, Any] = {"shape": (1, 4096, 4096, 4096), "flops": 10**14, "moved_bytes": 10**8}
     kernel = Kernel(kind="gemm", phase="forward", **size)
     work = Work(mesh=(("sequence", 8),), dtype="bfloat16", kernels={kernel: 1}, messages={})
     cluster = find("l20-pcie")
@@ -69,3 +78,24 @@ def test_variants_are_off_together_by_half_of_the_scatter() -> None:
     )
     assert variants == pytest.approx(own, rel=0.06)  # the root of 2 x half of the variance
     assert strategies == pytest.approx(own * np.sqrt(2), rel=0.06)
+
+
+def test_rows_say_in_how_many_draws_the_fastest_is_beaten(tmp_path: Path) -> None:
+    """By any other of its workload and ranks; the others, in how many they are slower than it."""
+    size: dict[str, Any] = {"shape": (1, 4096, 4096, 4096), "moved_bytes": 10**8}
+    cluster, workload = find("l20-pcie"), find_workload("flux.1-dev-small")
+    cases = []
+    for number, tflop in enumerate((100, 120, 121, 122, 123)):
+        kernel = Kernel(kind="gemm", phase="forward", flops=tflop * 10**12, **size)
+        work = Work(mesh=(("sequence", 8),), dtype="bfloat16", kernels={kernel: 1}, messages={})
+        name = ("ulysses", "ring", "kv-gather", "attention-2d", "usp")[number]
+        took = cost(work, cluster, launches_of=name)
+        known: dict[str, Any] = {"workload": workload, "cluster": cluster, "ranks": 8}
+        cases.append(Projection(strategy=name, work=work, cost=took, **known))
+    write_rows(cases, tmp_path, Mode(), ["spbench", "project"])
+    frame = read_runs(tmp_path)
+    shares = dict(zip(frame["strategy"], frame["slower_share"], strict=True))
+    best, *others = cases
+    assert shares["ulysses"] == pytest.approx(1 - share_of_wins(best, others), abs=1e-3)
+    assert shares["ring"] == pytest.approx(share_of_wins(best, others[:1]), abs=1e-3)
+    assert 1 - shares["ulysses"] < SURE < min(shares[each.strategy] for each in others)
