@@ -20,6 +20,7 @@ from spbench.projection.costmodel.constants import (
     Sourced,
     Together,
     constant,
+    rounded,
 )
 from spbench.projection.costmodel.hardware import NETWORK, Cluster, OnRanks
 from spbench.projection.microbench.nccl_logs import NAMES, read_runs
@@ -207,8 +208,8 @@ def _at_least(level: Level, block: int, fits: Fits, outer: str) -> tuple[Level, 
         sizes, mb = tuple(sorted(needed)), max(needed)
         why = f"ranks send that on their way over {outer}"
         higher = Curve(
-            at=sizes,
-            values=tuple(max(has[size], needed[size]) for size in sizes),
+            at=tuple(map(rounded, sizes)),
+            values=tuple(rounded(max(has[size], needed[size])) for size in sizes),
             source=f"at least what ranks send over {outer} by nccl-tests; was: {old.source}",
             kind="inferred",
             spread=old.factor,
