@@ -7,41 +7,30 @@ from the fastest: as good, as far as is known.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
-from itertools import product
 from typing import Any, final
 
 import numpy as np
 
 from spbench.errors import Failure
 from spbench.projection.advise.candidates import COMPILED, decisive_command, what_would_decide
+from spbench.projection.advise.measurements import (
+    Measurement,
+    measurements,
+    what_changes,
+    what_decides,
+)
 from spbench.projection.advise.project import Projection
 from spbench.projection.advise.search import Searched
 from spbench.projection.costmodel.hardware import Cluster
-from spbench.projection.costmodel.sensitivity import WHATS, scaled
-from spbench.projection.costmodel.step_time import COMPUTE, HOST, Mode, Prices, middle_s
+from spbench.projection.costmodel.step_time import COMPUTE, HOST, Mode
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fewer
 from spbench.report.projection_table import memory, span
 from spbench.results.record import SURE, USABLE
 from spbench.text import counted, listed
 from spbench.workload.mesh import CaseMesh
-
-STEPS, MOST_STEPS = (2**-0.5, 2**0.5), 12
-"""Steps of the square root of 2 in which a flip is looked for, and their number: 1/64 to 64."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Flip:
-    """Where another strategy becomes the fastest as one kind of constant changes."""
-
-    what: str
-    factor: float
-    """What the constant is multiplied by."""
-    strategy: str
 
 
 @final
@@ -61,8 +50,8 @@ class Recommendation:
     ratio_high: float | None
     sure: float
     """Share of draws in which the best is the fastest."""
-    flips: Sequence[Flip]
-    """For each kind of constant the nearest factor, up and down, at which another wins."""
+    measurements: Sequence[Measurement]
+    """What would make another the fastest, the most telling first."""
     same: Mapping[str, Sequence[str]]
     """By the strategy that is kept, others that do the same work: they count once."""
     too_large: Sequence[Projection]
@@ -84,8 +73,6 @@ def recommend(
     if not fit:
         raise Failure(_why_none(runs, cannot, cluster, searched))
     best, *others = fit
-    prices = Prices()
-    found = (_flip(fit, what, step, cluster, mode, prices) for what, step in product(WHATS, STEPS))
     ratio, low, high = _ratio(best, others[0]) if others else (None, None, None)
     return Recommendation(
         best=best,
@@ -96,7 +83,7 @@ def recommend(
         ratio_low=low,
         ratio_high=high,
         sure=_share_of_wins(best, others),
-        flips=[each for each in found if each is not None],
+        measurements=measurements(fit, cluster, mode),
         same=same,
         too_large=_too_large(runs, fitting, room),
         searched=searched,
@@ -165,39 +152,6 @@ def _ratio(best: Projection, other: Projection) -> tuple[float, float, float]:
     return other.took.step_s / best.took.step_s, float(low), float(high)
 
 
-def _flip(
-    rivals: Sequence[Projection],
-    what: str,
-    step: float,
-    cluster: Cluster,
-    mode: Mode,
-    prices: Prices,
-) -> Flip | None:
-    """The factor at which another than the first wins: looked for in steps, then to a few percent;
-    None where it is out of reach."""
-
-    def winner(factor: float) -> str:
-        on = scaled(cluster, what, factor)
-        took_s = {x.strategy: middle_s(x.work, on, mode, x.share, prices) for x in rivals if x.work}
-        return min(took_s, key=lambda name: took_s[name])
-
-    best = rivals[0].strategy
-    for n in range(1, MOST_STEPS + 1):
-        far = step**n
-        if (other := winner(far)) != best:
-            break
-    else:
-        return None
-    near = far / step
-    for _ in range(4):
-        middle = (near * far) ** 0.5
-        if (wins := winner(middle)) == best:
-            near = middle
-        else:
-            far, other = middle, wins
-    return Flip(what=what, factor=far, strategy=other)
-
-
 # A recommendation in sentences, a table, and as data.
 
 COLUMNS = (
@@ -218,7 +172,7 @@ def show_advice(advice: Recommendation, asked: Sequence[str]) -> None:
     """Prints the answer, the fastest strategies, and what the answer hinges on. ``asked``: the
     words that name the workload to ``spbench run``; None: the models are compiled."""
     out = tables.console()
-    tables.say(out, answer(advice), _title(advice))
+    tables.say(out, answer(advice), *how_sure(advice), _title(advice))
     rows = [_row(each, advice.best) for each in (advice.best, *advice.others)]
     alike = (row for row, each in enumerate(advice.others, 2) if each.strategy in advice.alike)
     shown = max([SHOWN, *alike])
@@ -229,27 +183,36 @@ def show_advice(advice: Recommendation, asked: Sequence[str]) -> None:
 
 
 def answer(advice: Recommendation) -> str:
-    """One sentence: which strategy, how much faster than the next, and how sure that is. Where
-    others are not told apart from it, it begins with that."""
+    """One sentence of 35 words at most: which strategy, for what, and its time. Where others are
+    not told apart from it, it begins with that."""
     best, name = advice.best, plan_name(advice)
-    where = f"{best.workload.name} on {counted(best.ranks, 'rank')} of {best.cluster.name}"
-    took = f"{units.milliseconds(1e3 * best.took.step_s)} ms a step, projected"
-    if not advice.others:
-        names = [name, *advice.same.get(best.strategy, [])]
-        only = "is the only strategy" if len(names) == 1 else "do the same work, the only ones"
-        within = ", and fits into its memory" if advice.too_large else ""
-        return f"{listed(names)} {only} that can be projected for {where}{within}: {took}"
-    fastest = f"{name} is the fastest for {where}: {took}"
-    if advice.alike:
-        fastest = (
-            f"no strategy is shown to be the fastest for {where}: {name} has the lowest "
-            f"time, {took}, and {counted(len(advice.alike), 'other')} may be as fast"
-        )
-    return (
-        f"{fastest}; {advice.others[0].strategy} takes {advice.ratio:.2f}x as long "
-        f"({advice.ratio_low:.2f} to {advice.ratio_high:.2f}); {best.strategy} is the fastest in "
-        f"{units.percent(advice.sure)} of draws of what the cluster's constants may be"
+    # Settings of --set stand behind a workload's name; the line above the table has them.
+    where = (
+        f"{best.workload.name.split()[0]} on {counted(best.ranks, 'rank')} of {best.cluster.name}"
     )
+    took = f"{units.milliseconds(1e3 * best.took.step_s)} ms a step, projected"
+    if advice.alike:
+        none = f"no strategy is shown to be the fastest for {where}"
+        return f"{none}: {name} has the lowest time, {took}"
+    if advice.others:
+        return f"{name} is the fastest for {where}: {took}"
+    others = len(advice.same.get(best.strategy, ()))
+    alone = "is the only strategy"
+    if others:
+        alone = f"and {counted(others, 'other')} of the same work are the only ones"
+    can = "that fits into memory" if advice.too_large else "that can be projected"
+    return f"{name} {alone} {can.replace('fits', 'fit') if others else can} for {where}: {took}"
+
+
+def how_sure(advice: Recommendation) -> Iterator[str]:
+    """A sentence on the next strategy, and on how often the best is the fastest."""
+    if advice.others:
+        yield (
+            f"{advice.others[0].strategy} takes {advice.ratio:.2f}x as long "
+            f"({advice.ratio_low:.2f} to {advice.ratio_high:.2f}); {advice.best.strategy} is the "
+            f"fastest in {units.percent(advice.sure)} of draws of what the cluster's constants may "
+            "be"
+        )
 
 
 def _title(advice: Recommendation) -> str:
@@ -270,14 +233,14 @@ def plan_name(advice: Recommendation, each: Projection | None = None) -> str:
 
 
 def remarks(advice: Recommendation, asked: Sequence[str]) -> Iterator[str]:
-    """What is not told apart, where the answer flips, and what would decide."""
+    """What is not told apart, which measurement would change that, and which run would decide."""
     if advice.alike:
         yield (
             f"not told apart from {advice.best.strategy} (slower in fewer than "
             f"{units.percent(SURE)} of draws): {', '.join(advice.alike)}"
         )
-    for flip in advice.flips:
-        yield f"{flip.strategy} would be the fastest at {flip.factor:.2g}x {WHATS[flip.what]}"
+    if advice.others:
+        yield from (what_decides if advice.alike else what_changes)(advice.measurements, asked)
     terms_s = advice.best.took.terms
     busy_s = sum(terms_s[term] for term in terms_s if term in COMPUTE or term.endswith(" exposed"))
     if advice.best.cluster.device.kind == "gpu" and terms_s.get(HOST, 0.0) > busy_s:
@@ -367,7 +330,9 @@ def as_data(advice: Recommendation, asked: Sequence[str]) -> dict[str, Any]:
         **{name: getattr(advice, name) for name in ("sure", "ratio", "ratio_low", "ratio_high")},
         "alike": list(advice.alike),
         "decides": command if advice.alike else None,
-        "flips": [asdict(each) for each in advice.flips],
+        "measurements": [
+            asdict(each) | {"command": each.command_for(asked)} for each in advice.measurements
+        ],
         "projected": [_data(each) for each in (best, *advice.others)],
         "same_work": {kept: list(same) for kept, same in advice.same.items()},
         "too_large": [_data(each) for each in advice.too_large],
@@ -443,7 +408,7 @@ def show_counts(advised: Sequence[Recommendation], why_not: Mapping[int, str]) -
 
 def rivals(advice: Recommendation, most: int = 3) -> Sequence[str]:
     """The fastest and those that are not told apart from it: first the next, then those that would
-    be the fastest at the least change of a constant, then the faster ones."""
-    flips = sorted(advice.flips, key=lambda flip: abs(math.log(flip.factor)))
-    near = (flip.strategy for flip in flips if flip.strategy in advice.alike)
+    be the fastest at another value of the most telling measurement, then the faster ones."""
+    named = (name for each in advice.measurements for name in each.winners)
+    near = (name for name in named if name in advice.alike)
     return [*dict.fromkeys([advice.best.strategy, *advice.alike[:1], *near, *advice.alike])][:most]

@@ -161,7 +161,7 @@ def fitted(runs: Sequence[PlacedRun], old: CollectiveRate | None) -> Fit:
         if (latency_s := _latency_s(points)) is not None
     }
     least_s = min(seconds for points in smooth for _, seconds in points[:1])
-    latency, hop = _from_runs(told, old) if told else _kept(runs, old, least_s)
+    latency, hop = latency_of(told, old) if told else _kept(runs, old, least_s)
     hop_us = hop.value if hop else 0.0
     pairs = [
         (each, points, (latency.value + hop_us * (each.run.ranks - 2)) / 1e6)
@@ -206,7 +206,7 @@ def _latency_s(points: Sequence[tuple[float, float]]) -> float | None:
     return at_none if at_none >= LATENCY_PART * seconds else None
 
 
-def _from_runs(
+def latency_of(
     told: Mapping[int, float], old: CollectiveRate | None
 ) -> tuple[Constant, Constant | None]:
     """The latency of two ranks, and what each further one adds: by runs on several numbers of
