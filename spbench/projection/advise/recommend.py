@@ -196,12 +196,14 @@ def answer(advice: Recommendation) -> str:
         return f"{none}: {name} has the lowest time, {took}"
     if advice.others:
         return f"{name} is the fastest for {where}: {took}"
-    others = len(advice.same.get(best.strategy, ()))
-    alone = "is the only strategy"
-    if others:
-        alone = f"and {counted(others, 'other')} of the same work are the only ones"
-    can = "that fits into memory" if advice.too_large else "that can be projected"
-    return f"{name} {alone} {can.replace('fits', 'fit') if others else can} for {where}: {took}"
+    is_fit = bool(advice.too_large)
+    if others := len(advice.same.get(best.strategy, ())):
+        what = "fit into memory" if is_fit else "can be projected"
+        alone = f"and {counted(others, 'other')} of the same work are all that {what}"
+    else:
+        what = "fits into memory" if is_fit else "can be projected"
+        alone = f"is the only strategy that {what}"
+    return f"{name} {alone} for {where}: {took}"
 
 
 def how_sure(advice: Recommendation) -> Iterator[str]:
