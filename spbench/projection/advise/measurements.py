@@ -184,7 +184,7 @@ def what_decides(advised: Sequence[Measurement], asked: Sequence[str]) -> Iterat
     Where none names the fastest much more often, that is said."""
     first = next((each for each in advised if each.chance_known > each.chance), None)
     if first is None:
-        yield "no single measurement would name the fastest more often: others are as unsure"
+        yield "no single measurement would name the fastest more often than that"
         return
     was, now = (f"{100 * each:.0f} %" for each in (first.chance, first.chance_known))
     is_much = first.chance_known >= first.chance + MUCH

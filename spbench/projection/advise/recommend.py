@@ -172,11 +172,11 @@ def show_advice(advice: Recommendation, asked: Sequence[str]) -> None:
     """Prints the answer, the fastest strategies, and what the answer hinges on. ``asked``: the
     words that name the workload to ``spbench run``; None: the models are compiled."""
     out = tables.console()
-    tables.say(out, answer(advice), *how_sure(advice), _title(advice))
-    rows = [_row(each, advice.best) for each in (advice.best, *advice.others)]
+    tables.say(out, answer(advice), *how_sure(advice), title(advice))
+    rows = [plan_row(each, advice.best) for each in (advice.best, *advice.others)]
     alike = (row for row, each in enumerate(advice.others, 2) if each.strategy in advice.alike)
     shown = max([SHOWN, *alike])
-    tables.show_fitting(out, fewer(_grid(COLUMNS, rows[:shown]), SPARE))
+    tables.show_fitting(out, fewer(plan_table(COLUMNS, rows[:shown]), SPARE))
     if len(rows) > shown:
         tables.say(out, f"{counted(len(rows) - shown, 'slower one')} left out: --json has all")
     tables.say(out, *remarks(advice, asked))
@@ -217,7 +217,7 @@ def how_sure(advice: Recommendation) -> Iterator[str]:
         )
 
 
-def _title(advice: Recommendation) -> str:
+def title(advice: Recommendation) -> str:
     """The line above the table, without what its rows say."""
     best = advice.best
     if advice.searched is None:
@@ -241,8 +241,7 @@ def remarks(advice: Recommendation, asked: Sequence[str]) -> Iterator[str]:
             f"not told apart from {advice.best.strategy} (slower in fewer than "
             f"{units.percent(SURE)} of draws): {', '.join(advice.alike)}"
         )
-    if advice.others:
-        yield from (what_decides if advice.alike else what_changes)(advice.measurements, asked)
+    yield from which_measurement(advice, asked)
     terms_s = advice.best.took.terms
     busy_s = sum(terms_s[term] for term in terms_s if term in COMPUTE or term.endswith(" exposed"))
     if advice.best.cluster.device.kind == "gpu" and terms_s.get(HOST, 0.0) > busy_s:
@@ -266,14 +265,28 @@ def remarks(advice: Recommendation, asked: Sequence[str]) -> Iterator[str]:
         yield from left_out(advice.searched, advice.best)
     for each in advice.cannot:
         yield f"{each.strategy} cannot run: {each.why_not}"
+    yield from which_run(advice, asked)
+
+
+def which_measurement(advice: Recommendation, asked: Sequence[str]) -> Iterator[str]:
+    """The measurement that would decide, or that would change an answer that is not open."""
     if advice.alike:
-        best, names, open_ = advice.best, rivals(advice), 1 + len(advice.alike)
-        settings = _settings(advice)
-        decides = what_would_decide(names, best.ranks, best.cluster, asked, settings)
-        few = f"; these are {len(names)} of the {open_}" if len(names) < open_ else ""
-        differ = len({tuple(settings.get(name, ())) for name in names}) > 1
-        apart = "; compare shows a table for each zero and checkpointing: hold steps side by side"
-        yield f"{decides}{few}{apart if differ else ''}"
+        yield from what_decides(advice.measurements, asked)
+    elif advice.others:
+        yield from what_changes(advice.measurements, asked)
+
+
+def which_run(advice: Recommendation, asked: Sequence[str]) -> Iterator[str]:
+    """The run that would decide between those that are not told apart."""
+    if not advice.alike:
+        return
+    best, names, open_ = advice.best, rivals(advice), 1 + len(advice.alike)
+    settings = settings_of(advice)
+    decides = what_would_decide(names, best.ranks, best.cluster, asked, settings)
+    few = f"; these are {len(names)} of the {open_}" if len(names) < open_ else ""
+    differ = len({tuple(settings.get(name, ())) for name in names}) > 1
+    apart = "; compare shows a table for each zero and checkpointing: hold steps side by side"
+    yield f"{decides}{few}{apart if differ else ''}"
 
 
 def left_out(searched: Searched, best: Projection) -> Iterator[str]:
@@ -302,7 +315,7 @@ def left_out(searched: Searched, best: Projection) -> Iterator[str]:
         )
 
 
-def _settings(advice: Recommendation) -> dict[str, list[str]]:
+def settings_of(advice: Recommendation) -> dict[str, list[str]]:
     """By a strategy with its mesh, in what its workload differs from the one that was asked for."""
     if advice.searched is None:
         return {}
@@ -320,7 +333,7 @@ def _settings(advice: Recommendation) -> dict[str, list[str]]:
 def as_data(advice: Recommendation, asked: Sequence[str]) -> dict[str, Any]:
     """The recommendation for ``--json``; times in seconds. ``asked``: as ``show_advice`` has it."""
     best = advice.best
-    command = decisive_command(rivals(advice), best.ranks, best.cluster, asked, _settings(advice))
+    command = decisive_command(rivals(advice), best.ranks, best.cluster, asked, settings_of(advice))
     return {
         "kind": "projected",
         "workload": best.workload.name,
@@ -356,7 +369,7 @@ def _plan(each: Projection) -> dict[str, Any]:
     return {"strategy": each.strategy, "name": strategy, "mesh": dict(mesh.axes), **of_training}
 
 
-def _row(each: Projection, best: Projection) -> list[str]:
+def plan_row(each: Projection, best: Projection) -> list[str]:
     row = each.data
     exposed_ms = sum(ms for term, ms in row["terms_ms"].items() if term.endswith(" exposed"))
     return [
@@ -372,40 +385,11 @@ def _row(each: Projection, best: Projection) -> list[str]:
     ]
 
 
-def _grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
+def plan_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
     """The table without what all rows share."""
     words = [at for at, name in enumerate(columns) if name in ("strategy", "checkpointing")]
     alike = [name for name in SHARED if len({row[columns.index(name)] for row in rows}) == 1]
     return replace(Grid(columns=columns, rows=rows, words=words).without(*alike), lacks=())
-
-
-COUNTS = (
-    *("ranks", "strategy", *SHARED, "step ms", "90 % interval", "samples/s", "a device"),
-    "memory GB",
-)
-
-
-def show_counts(advised: Sequence[Recommendation], why_not: Mapping[int, str]) -> None:
-    """Prints the fastest on each number of ranks, and why some have none."""
-    out = tables.console()
-    tables.say(out, f"the fastest on each number of ranks; {_title(advised[0])}")
-    rows = []
-    for advice in advised:
-        strategy, zero, again, step, interval, _, samples, *_, held = _row(advice.best, advice.best)
-        a_device = f"{advice.best.data['samples_per_s'] / advice.best.ranks:.3g}"
-        known = strategy, zero, again, step, interval, samples, a_device, held
-        rows.append([str(advice.best.ranks), *known])
-    tables.show_fitting(out, fewer(_grid(COUNTS, rows), ("a device", "memory GB")))
-    for advice in advised:
-        others = f", {counted(len(advice.alike), 'other')} may be as fast" if advice.alike else ""
-        sure = units.percent(advice.sure)
-        tables.say(
-            out,
-            f"{counted(advice.best.ranks, 'rank')}: {plan_name(advice)} is the fastest in {sure} "
-            f"of draws{others}",
-        )
-    for count, why in why_not.items():
-        tables.say(out, f"{counted(count, 'rank')}: {why}")
 
 
 def rivals(advice: Recommendation, most: int = 3) -> Sequence[str]:
