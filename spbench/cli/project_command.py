@@ -270,9 +270,9 @@ def recommend_command(
         raise Failure(next(iter(why_not.values())))
     named = [*asked, *(["--compiled"] if compiled else [])]
     if len(counts) > 1 and as_json:
-        print_json(counts_as_data(advised, why_not, named))
+        print_json(counts_as_data(advised, why_not, named, mode))
     elif len(counts) > 1:
-        show_counts(advised, why_not, named)
+        show_counts(advised, why_not, named, mode)
     elif as_json:
         print_json(as_data(advised[0], named))
     else:

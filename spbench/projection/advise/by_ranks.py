@@ -8,13 +8,19 @@ both, so that it is known better how much faster 16 ranks are than how fast they
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
 from typing import Any, final
 
 import numpy as np
 
 from spbench.projection.advise.candidates import decisive_command
+from spbench.projection.advise.measurements import (
+    Measurement,
+    measured_data,
+    measurements,
+    what_decides,
+)
 from spbench.projection.advise.project import Projection
 from spbench.projection.advise.recommend import (
     SHARED,
@@ -28,6 +34,7 @@ from spbench.projection.advise.recommend import (
     which_measurement,
     which_run,
 )
+from spbench.projection.costmodel.step_time import Mode
 from spbench.report import tables, units
 from spbench.report.fit_width import fewer
 from spbench.results.record import SURE
@@ -53,26 +60,40 @@ class More:
     """Share of draws in which the more are faster."""
     per_device: float
     """Samples a second of a device of the more, over those of a device of the fewer."""
+    measurements: Sequence[Measurement]
+    """What would decide, where it is open which is faster; winners are the plans on these ranks."""
+
+    @property
+    def is_open(self) -> bool:
+        """Whether neither is shown to be faster."""
+        return 1 - SURE < self.sure < SURE
 
 
-def compared(advised: Sequence[Recommendation]) -> list[More]:
-    """Each number of ranks beside the next, rising."""
+def compared(advised: Sequence[Recommendation], mode: Mode) -> list[More]:
+    """Each number of ranks beside the next, rising; ``mode``: what their costs are of."""
     rising = sorted(advised, key=lambda advice: advice.best.ranks)
-    return [_more(few.best, many.best) for few, many in pairwise(rising)]
+    return [_more(few.best, many.best, mode) for few, many in pairwise(rising)]
 
 
-def _more(few: Projection, many: Projection) -> More:
+def _more(few: Projection, many: Projection, mode: Mode) -> More:
     ratios = few.took.draws / many.took.draws
     low, high = np.percentile(ratios, [5.0, 95.0])
     speedup = few.took.step_s / many.took.step_s
-    return More(
+    more = More(
         ranks=(few.ranks, many.ranks),
         speedup=speedup,
         speedup_low=float(low),
         speedup_high=float(high),
         sure=float(np.mean(ratios > 1)),
         per_device=speedup * few.ranks / many.ranks,
+        measurements=(),
     )
+    # Where each number of ranks was timed by itself, no constant is of both.
+    if not more.is_open or few.cluster.on_ranks:
+        return more
+    named = [replace(best, strategy=f"the plan on {best.ranks} ranks") for best in (few, many)]
+    named.sort(key=lambda best: best.took.step_s)
+    return replace(more, measurements=measurements(named, few.cluster, mode))
 
 
 def fastest(advised: Sequence[Recommendation]) -> Recommendation:
@@ -105,13 +126,24 @@ def _per_device(best: Projection) -> float:
 
 
 def show_counts(
-    advised: Sequence[Recommendation], why_not: Mapping[int, str], asked: Sequence[str]
+    advised: Sequence[Recommendation], why_not: Mapping[int, str], asked: Sequence[str], mode: Mode
 ) -> None:
     """Prints the answer, the fastest on each number of ranks, what more ranks are worth, and what
-    would decide; ``why_not``: why some numbers have none; ``asked``: words that name the workload
-    to ``spbench run``."""
+    would decide.
+
+    Parameters
+    ----------
+    advised
+        The answer on each number of ranks that has one.
+    why_not
+        Why others have none.
+    asked
+        Words that name the workload to ``spbench run``.
+    mode
+        How the model runs.
+    """
     out = tables.console()
-    more = compared(advised)
+    more = compared(advised, mode)
     tables.say(out, answer(advised), *(_worth(each) for each in more))
     tables.say(out, f"the fastest on each number of ranks; {title(advised[0])}")
     rows = []
@@ -156,20 +188,18 @@ def _of_count(advice: Recommendation) -> str:
     )
 
 
-def _is_open(more: More) -> bool:
-    return 1 - SURE < more.sure < SURE
-
-
 def _open_between(
     more: More, advised: Sequence[Recommendation], asked: Sequence[str]
 ) -> Iterator[str]:
-    """The runs that decide between two numbers of ranks of which none is shown to be faster."""
-    if _is_open(more):
-        few, many = more.ranks
-        yield (
-            f"whether {many} ranks are faster than {few} is open; what would decide: "
-            f"{_runs(more, advised, asked)}"
-        )
+    """The measurement and the runs that decide between two numbers of ranks of which none is shown
+    to be faster."""
+    if not more.is_open:
+        return
+    few, many = more.ranks
+    yield f"whether {many} ranks are faster than {few} is open"
+    if more.measurements:
+        yield from what_decides(more.measurements, asked)
+    yield f"what would decide: {_runs(more, advised, asked)}"
 
 
 def _runs(more: More, advised: Sequence[Recommendation], asked: Sequence[str]) -> str:
@@ -188,7 +218,7 @@ def _runs(more: More, advised: Sequence[Recommendation], asked: Sequence[str]) -
 
 
 def counts_as_data(
-    advised: Sequence[Recommendation], why_not: Mapping[int, str], asked: Sequence[str]
+    advised: Sequence[Recommendation], why_not: Mapping[int, str], asked: Sequence[str], mode: Mode
 ) -> dict[str, Any]:
     """The answer on several numbers of ranks for ``--json``; as ``show_counts`` takes it."""
     quick, thrifty = fastest(advised).best, thriftiest(advised).best
@@ -204,8 +234,12 @@ def counts_as_data(
             "samples_per_s": _per_device(thrifty),
         },
         "more_ranks": [
-            asdict(each) | {"decides": _runs(each, advised, asked) if _is_open(each) else None}
-            for each in compared(advised)
+            asdict(each)
+            | {
+                "measurements": measured_data(each.measurements, asked),
+                "decides": _runs(each, advised, asked) if each.is_open else None,
+            }
+            for each in compared(advised, mode)
         ],
         "by_ranks": [as_data(advice, asked) for advice in advised],
         "cannot": {str(count): why for count, why in why_not.items()},

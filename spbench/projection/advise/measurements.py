@@ -15,9 +15,9 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from itertools import pairwise
-from typing import final
+from typing import Any, final
 
 import numpy as np
 
@@ -88,7 +88,7 @@ def measurements(runs: Sequence[Projection], cluster: Cluster, mode: Mode) -> li
         What their costs are of.
     """
     best, *_ = runs
-    base = cluster.used_by(best.ranks)
+    base = cluster.used_by(max(run.ranks for run in runs))
     draws = np.array([run.took.draws for run in runs])
     fastest = draws.argmin(axis=0)
     # What wins no draw of all constants together wins at no likely value of a single one.
@@ -167,7 +167,12 @@ def _thresholds(
     return thresholds, winners
 
 
-# In a sentence.
+# As data, and in a sentence.
+
+
+def measured_data(advised: Sequence[Measurement], asked: Sequence[str]) -> list[dict[str, Any]]:
+    """Measurements for ``--json``; ``asked``: as ``command_for`` has it."""
+    return [asdict(each) | {"command": each.command_for(asked)} for each in advised]
 
 
 def thresholds_in_words(measurement: Measurement) -> str:

@@ -77,7 +77,7 @@ class Quantity:
 def quantities(runs: Sequence[Projection], base: Cluster, mode: Mode) -> Iterator[Quantity]:
     """All that bounds these strategies' times and is not known exactly; ``base``: the cluster as so
     many ranks find it."""
-    ranks = runs[0].ranks
+    ranks = max(run.ranks for run in runs)
     sent = _largest_messages(runs, base, mode)
     for (at, op), sent_bytes in sent.items():
         test = _Test(base, at, op, ranks, sent_bytes)

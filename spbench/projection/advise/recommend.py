@@ -8,7 +8,7 @@ from the fastest: as good, as far as is known.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
@@ -17,6 +17,7 @@ from spbench.errors import Failure
 from spbench.projection.advise.candidates import COMPILED, decisive_command, what_would_decide
 from spbench.projection.advise.measurements import (
     Measurement,
+    measured_data,
     measurements,
     what_changes,
     what_decides,
@@ -345,9 +346,7 @@ def as_data(advice: Recommendation, asked: Sequence[str]) -> dict[str, Any]:
         **{name: getattr(advice, name) for name in ("sure", "ratio", "ratio_low", "ratio_high")},
         "alike": list(advice.alike),
         "decides": command if advice.alike else None,
-        "measurements": [
-            asdict(each) | {"command": each.command_for(asked)} for each in advice.measurements
-        ],
+        "measurements": measured_data(advice.measurements, asked),
         "projected": [_data(each) for each in (best, *advice.others)],
         "same_work": {kept: list(same) for kept, same in advice.same.items()},
         "too_large": [_data(each) for each in advice.too_large],

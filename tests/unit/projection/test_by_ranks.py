@@ -59,7 +59,7 @@ OPEN = [
 
 def test_more_ranks_are_compared_draw_by_draw() -> None:
     """A rate of products that is off is off for both numbers of ranks, and drops out."""
-    (more,) = compared(SCALES)
+    (more,) = compared(SCALES, Mode())
     assert more.ranks == (8, 16)
     assert 1.8 < more.speedup_low < more.speedup < 2.05
     assert more.sure == 1.0
@@ -67,27 +67,32 @@ def test_more_ranks_are_compared_draw_by_draw() -> None:
 
 
 def test_numbers_are_compared_as_they_rise() -> None:
-    assert [each.ranks for each in compared(SCALES[::-1])] == [(8, 16)]
+    assert [each.ranks for each in compared(SCALES[::-1], Mode())] == [(8, 16)]
 
 
 def test_the_answer_says_what_more_ranks_are_worth(
     capsys: pytest.CaptureFixture[str], golden: Golden
 ) -> None:
-    show_counts(SCALES, {64: "too few ranks"}, ["-w", "w"])
+    show_counts(SCALES, {64: "too few ranks"}, ["-w", "w"], Mode())
     golden(capsys.readouterr().out, "clear")
-    show_counts(OPEN, {}, ["-w", "w"])
+    show_counts(OPEN, {}, ["-w", "w"], Mode())
     golden(capsys.readouterr().out, "open")
 
 
 def test_data_has_the_answer_and_each_number_of_ranks() -> None:
-    data = json.loads(json.dumps(counts_as_data(OPEN, {64: "too few"}, ["-w", "w"])))
+    data = json.loads(json.dumps(counts_as_data(OPEN, {64: "too few"}, ["-w", "w"], Mode())))
     assert data["answer"] == answer(OPEN)
     assert [each["ranks"] for each in data["by_ranks"]] == [8, 16]
     assert data["cannot"] == {"64": "too few"}
     (more,) = data["more_ranks"]
     assert more["ranks"] == [8, 16]
+    first, *_ = more["measurements"]
+    assert (first["constant"], first["winners"]) == (
+        "network.all_gather.gb_per_s",
+        ["the plan on 8 ranks", "the plan on 16 ranks"],
+    )
     assert "-g 8 " in more["decides"] and "-g 16 " in more["decides"]
-    (clear,) = counts_as_data(SCALES, {}, ["-w", "w"])["more_ranks"]
+    (clear,) = counts_as_data(SCALES, {}, ["-w", "w"], Mode())["more_ranks"]
     assert clear["decides"] is None
 
 
