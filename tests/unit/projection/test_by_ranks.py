@@ -87,10 +87,8 @@ def test_data_has_the_answer_and_each_number_of_ranks() -> None:
     (more,) = data["more_ranks"]
     assert more["ranks"] == [8, 16]
     first, *_ = more["measurements"]
-    assert (first["constant"], first["winners"]) == (
-        "network.all_gather.gb_per_s",
-        ["the plan on 8 ranks", "the plan on 16 ranks"],
-    )
+    assert first["what"].endswith("over 16 ranks of 2 hosts")
+    assert first["winners"] == ["the plan on 8 ranks", "the plan on 16 ranks"]
     assert "-g 8 " in more["decides"] and "-g 16 " in more["decides"]
     (clear,) = counts_as_data(SCALES, {}, ["-w", "w"], Mode())["more_ranks"]
     assert clear["decides"] is None
