@@ -97,12 +97,12 @@ def _more(few: Projection, many: Projection, mode: Mode) -> More:
 
 
 def fastest(advised: Sequence[Recommendation]) -> Recommendation:
-    """That on the number of ranks with the shortest step."""
+    """The answer on the number of ranks with the shortest step."""
     return min(advised, key=lambda advice: advice.best.took.step_s)
 
 
 def thriftiest(advised: Sequence[Recommendation]) -> Recommendation:
-    """That with the most samples a second of a device."""
+    """The answer on the number of ranks with the most samples a second of a device."""
     return min(advised, key=lambda advice: advice.best.took.step_s * advice.best.ranks)
 
 

@@ -46,19 +46,19 @@ class Measurement:
     constant: str
     """The constant that bounds it, by its name within the cluster."""
     what: str
-    """In a sentence."""
+    """The quantity in words."""
     op: Op | None
-    """None: it is no collective."""
+    """The operation of a collective; None: it is none."""
     ranks: int
     mb: float | None
     """Size of a buffer as nccl-tests counts it, in 2 ** 20 bytes; None: it has none."""
     unit: str
     column: str
-    """Of nccl-tests; blank: it does not measure this."""
+    """The column of nccl-tests; blank: it does not measure this."""
     assumed: float
-    """What the cluster has, in the unit."""
+    """The value that the cluster has, in the unit."""
     thresholds: Sequence[float]
-    """Rising, in the unit."""
+    """Values at which another strategy becomes the fastest, rising, in the unit."""
     winners: Sequence[str]
     """The strategies that are the fastest below, between and above the thresholds."""
     chance: float
@@ -78,8 +78,7 @@ class Measurement:
 
 
 def measurements(runs: Sequence[Projection], cluster: Cluster, mode: Mode) -> list[Measurement]:
-    """What would make another strategy the fastest, the most telling first: where the fastest is
-    open what names it most often, else what needs to change least.
+    """What would make another strategy the fastest: first what names the fastest in most draws.
 
     Parameters
     ----------
@@ -192,7 +191,7 @@ def what_decides(advised: Sequence[Measurement], asked: Sequence[str]) -> Iterat
     Where none names the fastest much more often, that is said."""
     first = next((each for each in advised if each.chance_known > each.chance), None)
     if first is None:
-        yield "no single measurement would name the fastest more often than no measurement does"
+        yield "no single measurement makes it likelier to name the fastest"
         return
     was, now = (f"{100 * each:.0f} %" for each in (first.chance, first.chance_known))
     is_much = first.chance_known >= first.chance + MUCH

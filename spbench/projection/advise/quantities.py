@@ -55,12 +55,12 @@ class Quantity:
     """What may be measured: its value, and the cluster that it makes."""
 
     doubt: Doubt
-    """About the constant that bounds it."""
+    """The doubt about the constant that bounds it."""
     what: str
     unit: str
     command: str
     value: Callable[[float], float]
-    """In the unit, where it takes so many times as long as assumed."""
+    """The value, in the unit, at which it takes so many times as long as assumed."""
     cluster: Callable[[float], Cluster]
     """The cluster if that were measured."""
     op: Op | None = None
@@ -147,7 +147,7 @@ class _Test:
         return BEYOND * self.latency_s * self.doubt(size).factor ** REACH
 
     def doubt(self, size: float) -> Doubt:
-        """About the rate that bounds it."""
+        """The doubt about the rate that bounds the test."""
         cost = self._cost(size)
         # Of a message that is mostly latency the rate's doubt is asked for all the same.
         name = f"{self.level.name}.{self.op}.gb_per_s"
@@ -159,11 +159,11 @@ class _Test:
         return message_cost(sent, Mesh((("s", self.ranks),)), self.base, ["s"])
 
     def beyond_s(self, size: float) -> float:
-        """Seconds of it beyond the latency."""
+        """Seconds of the test beyond its latency."""
         return float(self._cost(size).seconds - self.latency_s)
 
     def rate(self) -> Quantity:
-        """Its rate, of the size that is sent most of the time."""
+        """The rate of the test at the size that is sent most of the time."""
         sent, beyond_s = self.size * self.of_bus, self.beyond_s(self.size)
 
         def took_s(slower: float) -> float:
@@ -188,7 +188,7 @@ class _Test:
         )
 
     def latency(self) -> Quantity:
-        """Its time at the smallest size."""
+        """The time of the test at the smallest size."""
         rates = self.level.collectives[self.op]
         sent_s = self.beyond_s(SMALLEST)
 
@@ -328,12 +328,13 @@ def _of_kernel(
     doubt: Doubt, kernel: Kernel, seconds: float, base: Cluster, ranks: int, command: str
 ) -> Quantity:
     """A kernel's rate: of operations, or of the bytes that it moves."""
-    is_pass = kernel.kind == "elementwise"
+    # A product of few rows is bounded by the memory, too, and as long as a pass over its bytes.
+    is_pass = doubt.name.endswith("memory_gb_per_s")
     done = kernel.moved_bytes / 1e9 if is_pass else kernel.flops / 1e12
     what = f"a pass over {short(kernel.moved_bytes / 1e6)} MB"
-    if kernel.kind == "gemm":
+    if kernel.kind == "gemm" and not is_pass:
         what = f"a product of {' x '.join(f'{n:,}' for n in kernel.shape[1:])}"
-    elif kernel.kind == "attention":
+    elif kernel.kind == "attention" and not is_pass:
         direction, (*_, keys, size) = (
             ("backward" if kernel.is_backward else "forward"),
             kernel.shape,
