@@ -277,7 +277,8 @@ def _shared(base: Cluster, at: int, level: Level, ranks: int) -> Quantity:
     test = "sendrecv_perf -b 64M -e 64M -g 1"
     return Quantity(
         doubt=Doubt.of(f"{level.name}.shared_gb_per_s", shared),
-        what=f"sends of 64 MB out of each {inside} by its {block} ranks at once, a rank's part",
+        what=f"sends of 64 MB out of level {inside} by its {block} ranks at once, each a part in "
+        f"{block} of {level.name}.shared_gb_per_s",
         op="p2p",
         ranks=ranks,
         mb=64,
