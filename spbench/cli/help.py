@@ -82,7 +82,12 @@ EXAMPLES = {
     ),
     "verify": ("verify", "verify -s dsp -g 2,3 -w my-model.yaml"),
     "show": ("show dsp-720m -s dsp,ulysses", "show my-model.yaml -g 2,8"),
-    "init": ("init", "init models/video-2b.yaml", "init my-model --from config.json"),
+    "init": (
+        "init",
+        "init models/video-2b.yaml",
+        "init my-model --from config.json",
+        "init --cluster mine --like hgx-h100 --from nccl-logs/*",
+    ),
     "list": ("list workloads", "list clusters", "list runs --json"),
     "doctor": ("doctor", "doctor --device cpu"),
     "recommend": (
@@ -91,11 +96,7 @@ EXAMPLES = {
     ),
     "project": ("project dsp-720m --cluster hgx-h100 -g 8,16",),
     "capacity": ("capacity dsp-720m -s dsp,ulysses -g 8 --memory 80GB",),
-    "calibrate": (
-        "calibrate here -g 1,2,4",
-        "calibrate mine -g 1 --onto hgx-h200",
-        "calibrate mine --onto hgx-h100 --import all_reduce.log",
-    ),
+    "calibrate": ("calibrate here -g 1,2,4", "calibrate mine -g 1 --onto hgx-h200"),
 }
 """Commands to begin with, each behind ``spbench``."""
 

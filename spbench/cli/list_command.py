@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import textwrap
 from collections.abc import Mapping, Sequence
 from functools import partial
@@ -35,7 +36,7 @@ from spbench.strategies.registry import (
 )
 from spbench.text import quoted
 from spbench.workload.case import MAX_RANKS
-from spbench.workload.catalogue import find, load_text
+from spbench.workload.catalogue import find, init_cluster, load_text
 from spbench.workload.config_names import configs, names
 from spbench.workload.flops import parameters, step_flops
 from spbench.workload.hugging_face import describe
@@ -260,26 +261,63 @@ def show_command(
         show(picture)
 
 
-# ``spbench init``: a workload to fill in, or one of a model's config.json.
+# ``spbench init``: a workload to fill in, or one of a model's config.json; a cluster by its logs.
 
 NAME = "my-model"
 """Name of the workload in the template, and the default."""
+CLUSTER_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
 
 
 @click.command("init", cls=HelpPage)
-@click.argument("name", default=NAME)
+@click.argument("names", nargs=-1, metavar="[NAME]")
 @click.option(
     "--from",
-    "source",
+    "sources",
     type=options.PATH,
+    multiple=True,
     metavar="FILE",
-    help="A config.json of diffusers or transformers, or a folder with one: its workload.",
+    help="A config.json of diffusers or transformers, or a folder with one: its workload. With "
+    "--cluster output of nccl-tests, as text or as JSON, any number of files.",
 )
-def init_command(name: str, source: Path | None) -> None:
+@click.option(
+    "--cluster",
+    metavar="NAME",
+    help="Write a cluster in place of a workload, with the links that logs of nccl-tests hold.",
+)
+@click.option(
+    "--like",
+    metavar="NAME|FILE",
+    help="With --cluster: the cluster that is otherwise alike, whose kernels are taken.",
+)
+def init_command(
+    names: Sequence[str], sources: Sequence[Path], cluster: str | None, like: str | None
+) -> None:
     """Write NAME.yaml, a workload with a comment at each key, to fill in.
 
     It can be run as it is. A file that exists is never overwritten.
+
+    With --cluster it writes a cluster for 'recommend' and 'project' from logs of all_reduce_perf,
+    all_gather_perf, reduce_scatter_perf, alltoall_perf and sendrecv_perf: it is like another
+    one, and has the links that were timed, each at the level that joins its ranks. It says what
+    is replaced, and what stays assumed.
     """
+    if cluster is not None:
+        # A shell makes several words of 'logs/*', of which --from takes the first.
+        _init_cluster(cluster, like, [*sources, *map(Path, names)])
+        return
+    if like is not None:
+        raise Failure(f"--like {like} is for a cluster: give --cluster NAME and --from LOGS, too")
+    if len(names) > 1 or len(sources) > 1:
+        more = [*names, *sources]
+        raise Failure(
+            f"{' '.join(map(str, more))}: a workload is made of one file, and has one name; of "
+            f"several logs of nccl-tests a cluster is made: {init_cluster('hgx-h100')}"
+        )
+    _init_workload(names[0] if names else NAME, sources[0] if sources else None)
+
+
+def _init_workload(name: str, source: Path | None) -> None:
+    """Writes the template, or the workload of a config.json. Raises Failure."""
     if name.endswith(".json"):
         make = quoted("spbench", "init", NAME, "--from", name)
         raise Failure(f"{name}: NAME is the workload to write; to make it of that file: {make}")
@@ -295,14 +333,60 @@ def init_command(name: str, source: Path | None) -> None:
         text, here = described.text, units.count_of(parameters(described.workload).total)
         said = f", {here} parameters of the model's {units.count_of(described.total)}"
     load_text(text, str(file))  # a name that no workload may have is refused
+    _write_new(file, text, "spbench init my-model-2")
+    show = quoted("spbench", "show", file, "-g", 2)
+    click.echo(f"{file} is written{said}; look at it with: {show}")
+
+
+def _init_cluster(name: str, like: str | None, logs: Sequence[Path]) -> None:
+    """Writes a cluster whose links are those of logs, and says what is replaced and what is not.
+    Raises Failure."""
+    file = Path(name if name.endswith((".yaml", ".yml")) else f"{name}.yaml")
+    if not CLUSTER_NAME.fullmatch(file.stem):
+        raise Failure(f"{name!r} is not a name of a cluster; use letters, digits, '.', '_' and '-'")
+    if like is None:
+        raise Failure(
+            "a log of nccl-tests has no times of kernels: give with --like a cluster that is "
+            "otherwise alike, of the catalogue such as hgx-h100, or a file that calibrate wrote"
+        )
+    if not logs:
+        raise Failure(
+            f"--cluster {name} without logs would be {like} again: give output of nccl-tests, as "
+            "in --from nccl-logs/*"
+        )
+    with loading_torch():
+        from spbench.projection.costmodel.short_file import short_text
+        from spbench.projection.microbench.calibrate import write
+        from spbench.projection.microbench.imported_links import said, with_logs
+    imported = with_logs(file.stem, find_cluster(like), logs)
+    with writing(file):  # what the file is like is looked for from its folder
+        file.parent.mkdir(parents=True, exist_ok=True)
+    if imported.cluster.on_ranks:  # each number of ranks has a device of its own: nothing is short
+        _refuse_existing(file, AS_ANOTHER)
+        write(imported.cluster, file)
+    else:
+        _write_new(file, short_text(imported.cluster, like, file.absolute().parent), AS_ANOTHER)
+    for line in said(imported):
+        click.echo(line)
+    click.echo(f"{file} is written; use it as --cluster {file}")
+
+
+AS_ANOTHER = "spbench init --cluster my-cluster-2 ..."
+
+
+def _refuse_existing(file: Path, otherwise: str) -> None:
+    """Raises Failure where the file is there; ``otherwise``: a command that names another."""
+    if file.exists():
+        raise Failure(f"{file} exists; give another name, as in '{otherwise}'")
+
+
+def _write_new(file: Path, text: str, otherwise: str) -> None:
+    """Writes a file that is not there yet. Raises Failure where it is."""
     with writing(file):
         try:
             file.parent.mkdir(parents=True, exist_ok=True)
             with file.open("x", encoding="utf-8") as opened:
                 opened.write(text)
         except FileExistsError:
-            raise Failure(
-                f"{file} exists; give another name, as in 'spbench init my-model-2'"
-            ) from None
-    show = quoted("spbench", "show", file, "-g", 2)
-    click.echo(f"{file} is written{said}; look at it with: {show}")
+            _refuse_existing(file, otherwise)
+            raise

@@ -102,17 +102,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]*")
     "-o", "--out", type=options.PATH, help="File to write.  [default: in results/clusters]"
 )
 @click.option(
-    "--import",
-    "logs",
-    type=options.PATH,
-    multiple=True,
-    metavar="FILE",
-    help="Output of nccl-tests in place of timing, as text or as JSON; repeated.",
-)
-@click.option(
-    "--onto",
-    metavar="NAME|FILE",
-    help="With --import: the cluster that logs change. With --gpus 1: that whose links are taken.",
+    "--onto", metavar="NAME|FILE", help="With --gpus 1: the cluster whose links are taken."
 )
 @options.duration_option("--timeout", "300", "Deadline of each number of ranks: 90, 90s, 30m.")
 @nodes_options
@@ -124,7 +114,6 @@ def calibrate_command(
     out: Path | None,
     timeout: float,
     device: str,
-    logs: Sequence[Path],
     onto: str | None,
     **place: Any,
 ) -> int:
@@ -137,15 +126,11 @@ def calibrate_command(
 
     On several nodes, each of which runs this command, collectives go over their network.
     A single GPU has no links: '-g 1 --onto hgx-h200' times the GPU and takes that cluster's links.
-    With --import nothing is timed: NAME is the cluster --onto with the links that logs of
-    all_reduce_perf, all_gather_perf, reduce_scatter_perf, alltoall_perf and sendrecv_perf hold,
-    each at the level that joins its ranks. It says what is replaced, and what stays assumed.
+    'spbench init --cluster' makes one of logs of nccl-tests.
     """
     if not NAME.fullmatch(name):
         raise Failure(f"{name!r} is not a name of a cluster; use letters, digits, '.', '_' and '-'")
     path = out or FOLDER / f"{name}.yaml"
-    if logs:
-        return _imported(name, logs, onto, path)
     refuse_fault("calibrate")
     on, node = choose_device(device), cluster_of(**place)
     if node is None or node.is_head:
@@ -177,32 +162,13 @@ def _check_kind(onto: str, kind: str, on: str) -> None:
 def _check_links(onto: str | None, most: int, on: str, *, has_network: bool) -> None:
     """Raises Failure where a single rank has no links, or several ranks or nodes have two kinds."""
     if onto is not None and most > 1:
-        raise Failure(f"--onto with no --import gives one rank its links: -g 1, not {most}")
+        raise Failure(f"--onto gives one rank its links: -g 1, not {most}")
     if onto is not None and has_network:
         raise Failure("--onto gives a single rank its links: leave out --nnodes")
     if most == 1 and onto is None:
         onto_one = ", or with --onto a cluster whose links are taken, such as hgx-h200"
         more = onto_one if on == "cuda" else ""
         raise Failure(f"--gpus 1: a single rank has no links; give 1,2 or more{more}")
-
-
-def _imported(name: str, logs: Sequence[Path], onto: str | None, path: Path) -> int:
-    """Writes a cluster whose links are those of logs, and says what is replaced and what is not."""
-    if onto is None:
-        raise Failure(
-            "a log of nccl-tests has no times of kernels: give both --import FILE and --onto, a "
-            "cluster of the catalogue such as hgx-h100, or a file that calibrate wrote"
-        )
-    _check_writable(path)
-    with loading_torch():
-        from spbench.projection.costmodel.cluster_file import find
-        from spbench.projection.microbench.calibrate import write
-        from spbench.projection.microbench.imported_links import said, with_logs
-    imported = with_logs(name, find(onto), logs)
-    write(imported.cluster, path)
-    for line in said(imported):
-        click.echo(line)
-    return _kept(path)
 
 
 def _check_writable(path: Path) -> None:

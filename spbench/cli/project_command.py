@@ -236,14 +236,16 @@ def recommend_command(
     A plan is a strategy with the sizes of its groups, the mesh around it, and in training what
     ranks share out (zero) and compute again (checkpointing), unless --set or --fixed says that.
     The most promising are run without data, and their kernels and messages get the times of the
-    cluster's file, until no other can be faster. The answer comes with what it hinges on, and
-    with the command that would decide between those that are not told apart. For a map
+    cluster's file, until no other can be faster. The answer comes with the measurement that would
+    decide, its values and its command, and with the run that would decide between those that
+    are not told apart. On several numbers of ranks it says what more ranks are worth. For a map
     over lengths, see 'spbench project --axis' and 'spbench plot --kind winners'.
     """
     refuse_fault("recommend")
     work, names, counts = _asked(workload, settings, strategies, gpus)
     with loading_torch():
-        from spbench.projection.advise.recommend import as_data, recommend, show_advice, show_counts
+        from spbench.projection.advise.by_ranks import counts_as_data, show_counts
+        from spbench.projection.advise.recommend import as_data, recommend, show_advice
         from spbench.projection.costmodel.cluster_file import find
         from spbench.projection.costmodel.step_time import Mode
     if share is not None and (compiled or fixed):
@@ -267,11 +269,12 @@ def recommend_command(
     if not advised:
         raise Failure(next(iter(why_not.values())))
     named = [*asked, *(["--compiled"] if compiled else [])]
-    if as_json:
-        data = [as_data(each, named) for each in advised]
-        print_json(data if len(counts) > 1 else data[0])
+    if len(counts) > 1 and as_json:
+        print_json(counts_as_data(advised, why_not, named, mode))
     elif len(counts) > 1:
-        show_counts(advised, why_not)
+        show_counts(advised, why_not, named, mode)
+    elif as_json:
+        print_json(as_data(advised[0], named))
     else:
         show_advice(advised[0], named)
     return DONE

@@ -61,12 +61,18 @@ def path_of(name_or_file: str, kind: str, folder: Path | None = None) -> Path:
         if what == "cluster":
             own = (
                 "A cluster of your own goes by its file, as in -c results/clusters/mine.yaml: "
-                "'spbench calibrate mine' writes one on the machine, and docs/adding-a-cluster.md "
-                "shows one of a few lines"
+                "'spbench calibrate mine' writes one on the machine, "
+                f"{init_cluster('hgx-h100')} one of its logs, and docs/adding-a-cluster.md shows "
+                "one of a few lines"
             )
             hint = f"{hint}{'' if hint.endswith('?') else '.'} {own}"
         raise WorkloadError(f"unknown {what} {short(name_or_file)}. {hint}")
     return configs() / kind / f"{name_or_file}.yaml"
+
+
+def init_cluster(like: str) -> str:
+    """The command that writes a cluster of logs of nccl-tests, in quotation marks."""
+    return f"'spbench init --cluster mine --like {like} --from nccl-logs/*'"
 
 
 def load_file(path: Path) -> Workload:

@@ -29,8 +29,6 @@ NODES = ("--nnodes", "2", "--node-rank", "0", "--rdzv-endpoint", "localhost:2940
         (("here", "-o", "mine"), "--out mine is not the name of a YAML file; write mine.yaml"),
         (("here", "-o", "taken.yaml"), "--out taken.yaml is a folder; name a file in it"),
         (("here", "-o", "file/mine.yaml"), "file; name another folder"),
-        (("here", "--import", "a.log"), "give both --import FILE and --onto"),
-        (("here", "--import", "a.log", "--onto", "hgx-h100"), "cannot read a.log"),
     ],
 )
 def test_what_cannot_be_timed_is_refused(tmp_path: Path, words: tuple[str, ...], said: str) -> None:

@@ -245,7 +245,6 @@ FLAGS = {
     "calibrate": [
         "--device",
         "--gpus",
-        "--import",
         "--join-timeout",
         "--nnodes",
         "--node-rank",
@@ -259,7 +258,7 @@ FLAGS = {
         "-w",
         "NAME",
     ],
-    "init": ["--from", "NAME"],
+    "init": ["--cluster", "--from", "--like", "NAMES"],
     "list": ["--json", "WHAT"],
     "doctor": ["--device", "--gpus", "--json", "--timeout", "-g"],
 }

@@ -117,13 +117,16 @@ def test_a_plan_is_what_a_run_is_given(tmp_path: Path) -> None:
     assert {each["strategy"] for each in data["projected"]} <= {"dsp dp=2", "ulysses dp=2"}
 
 
-def test_several_numbers_of_ranks_have_a_row_each(tmp_path: Path, golden: Golden) -> None:
+def test_several_numbers_of_ranks_are_answered(tmp_path: Path, golden: Golden) -> None:
     words = ("-s", "ulysses", "-c", "l20-pcie", "-g", "2,4,16", "--set", "mode=forward")
     done = spbench(tmp_path, *SMALL, *words, torch=True)
     assert done.code == DONE, done.err
     golden(done.out)
     data = json.loads(spbench(tmp_path, *SMALL, *words, "--json", torch=True).out)
-    assert [each["ranks"] for each in data] == [2, 4]
+    assert [each["ranks"] for each in data["by_ranks"]] == [2, 4]
+    assert [each["ranks"] for each in data["more_ranks"]] == [[2, 4]]
+    assert list(data["cannot"]) == ["16"]
+    assert done.out.startswith(data["answer"])
 
 
 def test_the_command_that_decides_is_what_run_takes(tmp_path: Path) -> None:

@@ -8,16 +8,21 @@ those that keep it from that are not told apart from it: as good, as far as is k
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass, replace
-from itertools import product
+from dataclasses import dataclass, replace
 from typing import Any, final
 
 import numpy as np
 
 from spbench.errors import Failure
 from spbench.projection.advise.candidates import COMPILED, decisive_command, what_would_decide
+from spbench.projection.advise.measurements import (
+    Measurement,
+    measured_data,
+    measurements,
+    what_changes,
+    what_decides,
+)
 from spbench.projection.advise.project import Projection
 from spbench.projection.advise.published import (
     comparison,
@@ -27,28 +32,13 @@ from spbench.projection.advise.published import (
 )
 from spbench.projection.advise.search import Searched
 from spbench.projection.costmodel.hardware import Cluster
-from spbench.projection.costmodel.sensitivity import WHATS, scaled
-from spbench.projection.costmodel.step_time import COMPUTE, HOST, Mode, Prices, middle_s
+from spbench.projection.costmodel.step_time import COMPUTE, HOST, Mode
 from spbench.report import tables, units
 from spbench.report.fit_width import Grid, fewer
 from spbench.report.projection_table import memory, span
 from spbench.results.record import SURE, USABLE
 from spbench.text import counted, listed
 from spbench.workload.mesh import CaseMesh
-
-STEPS, MOST_STEPS = (2**-0.5, 2**0.5), 12
-"""Steps of the square root of 2 in which a flip is looked for, and their number: 1/64 to 64."""
-
-
-@final
-@dataclass(frozen=True, kw_only=True)
-class Flip:
-    """Where another strategy becomes the fastest as one kind of constant changes."""
-
-    what: str
-    factor: float
-    """What the constant is multiplied by."""
-    strategy: str
 
 
 @final
@@ -68,8 +58,8 @@ class Recommendation:
     ratio_high: float | None
     sure: float
     """Share of draws in which the best is the fastest."""
-    flips: Sequence[Flip]
-    """For each kind of constant the nearest factor, up and down, at which another wins."""
+    measurements: Sequence[Measurement]
+    """What would make another the fastest, the most telling first."""
     same: Mapping[str, Sequence[str]]
     """By the strategy that is kept, others that do the same work: they count once."""
     too_large: Sequence[Projection]
@@ -91,8 +81,6 @@ def recommend(
     if not fit:
         raise Failure(_why_none(runs, cannot, cluster, searched))
     best, *others = fit
-    prices = Prices()
-    found = (_flip(fit, what, step, cluster, mode, prices) for what, step in product(WHATS, STEPS))
     ratio, low, high = _ratio(best, others[0]) if others else (None, None, None)
     return Recommendation(
         best=best,
@@ -103,7 +91,7 @@ def recommend(
         ratio_low=low,
         ratio_high=high,
         sure=share_of_wins(best, others),
-        flips=[each for each in found if each is not None],
+        measurements=measurements(fit, cluster, mode),
         same=same,
         too_large=_too_large(runs, fitting, room),
         searched=searched,
@@ -167,39 +155,6 @@ def _ratio(best: Projection, other: Projection) -> tuple[float, float, float]:
     return other.took.step_s / best.took.step_s, float(low), float(high)
 
 
-def _flip(
-    rivals: Sequence[Projection],
-    what: str,
-    step: float,
-    cluster: Cluster,
-    mode: Mode,
-    prices: Prices,
-) -> Flip | None:
-    """The factor at which another than the first wins: looked for in steps, then to a few percent;
-    None where it is out of reach."""
-
-    def winner(factor: float) -> str:
-        on = scaled(cluster, what, factor)
-        took_s = {x.strategy: middle_s(x.work, on, mode, x.share, prices) for x in rivals if x.work}
-        return min(took_s, key=lambda name: took_s[name])
-
-    best = rivals[0].strategy
-    for n in range(1, MOST_STEPS + 1):
-        far = step**n
-        if (other := winner(far)) != best:
-            break
-    else:
-        return None
-    near = far / step
-    for _ in range(4):
-        middle = (near * far) ** 0.5
-        if (wins := winner(middle)) == best:
-            near = middle
-        else:
-            far, other = middle, wins
-    return Flip(what=what, factor=far, strategy=other)
-
-
 # A recommendation in sentences, a table, and as data.
 
 COLUMNS = (
@@ -220,41 +175,53 @@ def show_advice(advice: Recommendation, asked: Sequence[str]) -> None:
     """Prints the answer, the fastest strategies, and what the answer hinges on. ``asked``: the
     words that name the workload to ``spbench run``; None: the models are compiled."""
     out = tables.console()
-    tables.say(out, *filter(None, (answer(advice), comparison_text(advice.best), _title(advice))))
-    rows = [_row(each, advice.best) for each in (advice.best, *advice.others)]
+    about = filter(None, (*how_sure(advice), comparison_text(advice.best)))
+    tables.say(out, answer(advice), *about, title(advice))
+    rows = [plan_row(each, advice.best) for each in (advice.best, *advice.others)]
     alike = (row for row, each in enumerate(advice.others, 2) if each.strategy in advice.alike)
     shown = max([SHOWN, *alike])
-    tables.show_fitting(out, fewer(_grid(COLUMNS, rows[:shown]), SPARE))
+    tables.show_fitting(out, fewer(plan_table(COLUMNS, rows[:shown]), SPARE))
     if len(rows) > shown:
         tables.say(out, f"{counted(len(rows) - shown, 'slower one')} left out: --json has all")
     tables.say(out, *remarks(advice, asked))
 
 
 def answer(advice: Recommendation) -> str:
-    """One sentence: which strategy, how much faster than the next, and how sure that is. Where
-    others are not told apart from it, it begins with that."""
+    """One sentence of 35 words at most: which strategy, for what, and its time. Where others are
+    not told apart from it, it begins with that."""
     best, name = advice.best, plan_name(advice)
-    where = f"{best.workload.name} on {counted(best.ranks, 'rank')} of {best.cluster.name}"
-    took = f"{units.milliseconds(1e3 * best.took.step_s)} ms a step, projected"
-    if not advice.others:
-        names = [name, *advice.same.get(best.strategy, [])]
-        only = "is the only strategy" if len(names) == 1 else "do the same work, the only ones"
-        within = ", and fits into its memory" if advice.too_large else ""
-        return f"{listed(names)} {only} that can be projected for {where}{within}: {took}"
-    fastest = f"{name} is the fastest for {where}: {took}"
-    if advice.alike:
-        fastest = (
-            f"no strategy is shown to be the fastest for {where}: {name} has the lowest "
-            f"time, {took}, and {counted(len(advice.alike), 'other')} may be as fast"
-        )
-    return (
-        f"{fastest}; {advice.others[0].strategy} takes {advice.ratio:.2f}x as long "
-        f"({advice.ratio_low:.2f} to {advice.ratio_high:.2f}); {best.strategy} is the fastest in "
-        f"{units.percent(advice.sure)} of draws of what the cluster's constants may be"
+    # Settings of --set stand behind a workload's name; the line above the table has them.
+    where = (
+        f"{best.workload.name.split()[0]} on {counted(best.ranks, 'rank')} of {best.cluster.name}"
     )
+    took = f"{units.milliseconds(1e3 * best.took.step_s)} ms a step, projected"
+    if advice.alike:
+        none = f"no strategy is shown to be the fastest for {where}"
+        return f"{none}: {name} has the lowest time, {took}"
+    if advice.others:
+        return f"{name} is the fastest for {where}: {took}"
+    is_fit = bool(advice.too_large)
+    if others := len(advice.same.get(best.strategy, ())):
+        what = "fit into memory" if is_fit else "can be projected"
+        alone = f"and {counted(others, 'other')} of the same work are all that {what}"
+    else:
+        what = "fits into memory" if is_fit else "can be projected"
+        alone = f"is the only strategy that {what}"
+    return f"{name} {alone} for {where}: {took}"
 
 
-def _title(advice: Recommendation) -> str:
+def how_sure(advice: Recommendation) -> Iterator[str]:
+    """A sentence on the next strategy, and on how often the best is the fastest."""
+    if advice.others:
+        yield (
+            f"{advice.others[0].strategy} takes {advice.ratio:.2f}x as long "
+            f"({advice.ratio_low:.2f} to {advice.ratio_high:.2f}); {advice.best.strategy} is the "
+            f"fastest in {units.percent(advice.sure)} of draws of what the cluster's constants may "
+            "be"
+        )
+
+
+def title(advice: Recommendation) -> str:
     """The line above the table, without what its rows say."""
     best = advice.best
     if advice.searched is None:
@@ -272,14 +239,13 @@ def plan_name(advice: Recommendation, each: Projection | None = None) -> str:
 
 
 def remarks(advice: Recommendation, asked: Sequence[str]) -> Iterator[str]:
-    """What is not told apart, where the answer flips, and what would decide."""
+    """What is not told apart, which measurement would change that, and which run would decide."""
     if advice.alike:
         yield (
             f"not told apart from {advice.best.strategy} (faster in more than "
             f"{units.percent(1 - SURE)} of draws, each or together): {', '.join(advice.alike)}"
         )
-    for flip in advice.flips:
-        yield f"{flip.strategy} would be the fastest at {flip.factor:.2g}x {WHATS[flip.what]}"
+    yield from which_measurement(advice, asked)
     terms_s = advice.best.took.terms
     busy_s = sum(terms_s[term] for term in terms_s if term in COMPUTE or term.endswith(" exposed"))
     if advice.best.cluster.device.kind == "gpu" and terms_s.get(HOST, 0.0) > busy_s:
@@ -303,14 +269,28 @@ def remarks(advice: Recommendation, asked: Sequence[str]) -> Iterator[str]:
         yield from left_out(advice.searched, advice.best)
     for each in advice.cannot:
         yield f"{each.strategy} cannot run: {each.why_not}"
+    yield from which_run(advice, asked)
+
+
+def which_measurement(advice: Recommendation, asked: Sequence[str]) -> Iterator[str]:
+    """The measurement that would decide, or that would change an answer that is not open."""
     if advice.alike:
-        best, names, open_ = advice.best, rivals(advice), 1 + len(advice.alike)
-        settings = _settings(advice)
-        decides = what_would_decide(names, best.ranks, best.cluster, asked, settings)
-        few = f"; these are {len(names)} of the {open_}" if len(names) < open_ else ""
-        differ = len({tuple(settings.get(name, ())) for name in names}) > 1
-        apart = "; compare shows a table for each zero and checkpointing: hold steps side by side"
-        yield f"{decides}{few}{apart if differ else ''}"
+        yield from what_decides(advice.measurements, asked)
+    elif advice.others:
+        yield from what_changes(advice.measurements, asked)
+
+
+def which_run(advice: Recommendation, asked: Sequence[str]) -> Iterator[str]:
+    """The run that would decide between those that are not told apart."""
+    if not advice.alike:
+        return
+    best, names, open_ = advice.best, rivals(advice), 1 + len(advice.alike)
+    settings = settings_of(advice)
+    decides = what_would_decide(names, best.ranks, best.cluster, asked, settings)
+    few = f"; these are {len(names)} of the {open_}" if len(names) < open_ else ""
+    differ = len({tuple(settings.get(name, ())) for name in names}) > 1
+    apart = "; compare shows a table for each zero and checkpointing: hold steps side by side"
+    yield f"{decides}{few}{apart if differ else ''}"
 
 
 def left_out(searched: Searched, best: Projection) -> Iterator[str]:
@@ -339,7 +319,7 @@ def left_out(searched: Searched, best: Projection) -> Iterator[str]:
         )
 
 
-def _settings(advice: Recommendation) -> dict[str, list[str]]:
+def settings_of(advice: Recommendation) -> dict[str, list[str]]:
     """By a strategy with its mesh, in what its workload differs from the one that was asked for."""
     if advice.searched is None:
         return {}
@@ -357,7 +337,7 @@ def _settings(advice: Recommendation) -> dict[str, list[str]]:
 def as_data(advice: Recommendation, asked: Sequence[str]) -> dict[str, Any]:
     """The recommendation for ``--json``; times in seconds. ``asked``: as ``show_advice`` has it."""
     best = advice.best
-    command = decisive_command(rivals(advice), best.ranks, best.cluster, asked, _settings(advice))
+    command = decisive_command(rivals(advice), best.ranks, best.cluster, asked, settings_of(advice))
     return {
         "kind": "projected",
         "workload": best.workload.name,
@@ -370,7 +350,7 @@ def as_data(advice: Recommendation, asked: Sequence[str]) -> dict[str, Any]:
         "alike": list(advice.alike),
         "published": comparison(best),
         "decides": command if advice.alike else None,
-        "flips": [asdict(each) for each in advice.flips],
+        "measurements": measured_data(advice.measurements, asked),
         "projected": [_data(each) for each in (best, *advice.others)],
         "same_work": {kept: list(same) for kept, same in advice.same.items()},
         "too_large": [_data(each) for each in advice.too_large],
@@ -392,7 +372,7 @@ def _plan(each: Projection) -> dict[str, Any]:
     return {"strategy": each.strategy, "name": strategy, "mesh": dict(mesh.axes), **of_training}
 
 
-def _row(each: Projection, best: Projection) -> list[str]:
+def plan_row(each: Projection, best: Projection) -> list[str]:
     row = each.data
     exposed_ms = sum(ms for term, ms in row["terms_ms"].items() if term.endswith(" exposed"))
     return [
@@ -408,47 +388,16 @@ def _row(each: Projection, best: Projection) -> list[str]:
     ]
 
 
-def _grid(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
+def plan_table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> Grid:
     """The table without what all rows share."""
     words = [at for at, name in enumerate(columns) if name in ("strategy", "checkpointing")]
     alike = [name for name in SHARED if len({row[columns.index(name)] for row in rows}) == 1]
     return replace(Grid(columns=columns, rows=rows, words=words).without(*alike), lacks=())
 
 
-COUNTS = (
-    *("ranks", "strategy", *SHARED, "step ms", "90 % interval", "samples/s", "a device"),
-    "memory GB",
-)
-
-
-def show_counts(advised: Sequence[Recommendation], why_not: Mapping[int, str]) -> None:
-    """Prints the fastest on each number of ranks, and why some have none."""
-    out = tables.console()
-    tables.say(out, f"the fastest on each number of ranks; {_title(advised[0])}")
-    rows = []
-    for advice in advised:
-        strategy, zero, again, step, interval, _, samples, *_, held = _row(advice.best, advice.best)
-        a_device = f"{advice.best.data['samples_per_s'] / advice.best.ranks:.3g}"
-        known = strategy, zero, again, step, interval, samples, a_device, held
-        rows.append([str(advice.best.ranks), *known])
-    tables.show_fitting(out, fewer(_grid(COUNTS, rows), ("a device", "memory GB")))
-    for advice in advised:
-        others = f", {counted(len(advice.alike), 'other')} may be as fast" if advice.alike else ""
-        sure = units.percent(advice.sure)
-        tables.say(
-            out,
-            f"{counted(advice.best.ranks, 'rank')}: {plan_name(advice)} is the fastest in {sure} "
-            f"of draws{others}",
-        )
-    compared = dict.fromkeys(comparison_text(advice.best) for advice in advised)
-    tables.say(out, *filter(None, compared))
-    for count, why in why_not.items():
-        tables.say(out, f"{counted(count, 'rank')}: {why}")
-
-
 def rivals(advice: Recommendation, most: int = 3) -> Sequence[str]:
     """The fastest and those that are not told apart from it: first the next, then those that would
-    be the fastest at the least change of a constant, then the faster ones."""
-    flips = sorted(advice.flips, key=lambda flip: abs(math.log(flip.factor)))
-    near = (flip.strategy for flip in flips if flip.strategy in advice.alike)
+    be the fastest at another value of the most telling measurement, then the faster ones."""
+    named = (name for each in advice.measurements for name in each.winners)
+    near = (name for name in named if name in advice.alike)
     return [*dict.fromkeys([advice.best.strategy, *advice.alike[:1], *near, *advice.alike])][:most]

@@ -30,6 +30,8 @@ from spbench.workload.yaml_file import WorkloadError, YamlData, read_mapping, sh
 MOST_BYTES = 4_000_000  # of a file: each number of ranks that was timed takes some 30 KB
 MOST_FILES = 8
 """Files that stand behind each other by ``like``, at most: more are a circle."""
+NAMED_TOGETHER = ("collectives", "tflops")
+"""Mappings whose entries may have several names, as 'all_gather, p2p'."""
 Data = dict[str, Any]
 PARTS: dict[str, type[Frozen]] = {
     "device": Device,
@@ -45,8 +47,13 @@ PARTS: dict[str, type[Frozen]] = {
 def find(name_or_file: str) -> Cluster:
     """A packaged cluster by name, or that of a file. Raises WorkloadError with the wrong line."""
     path = path_of(name_or_file, "clusters")
-    data = read_mapping(path, "a cluster", MOST_BYTES)
-    whole = _with_like(data, path.parent, 0)
+    return read(read_mapping(path, "a cluster", MOST_BYTES), path.parent)
+
+
+def read(data: YamlData, folder: Path) -> Cluster:
+    """The cluster of a file's data; ``folder``: where a file that it is like is looked for. Raises
+    WorkloadError with the wrong line."""
+    whole = _with_like(data, folder, 0)
     shapes = _mapping(whole.pop("shapes", {}), ("shapes",), data)
     return validated(Cluster, replace(data, value=_expanded(whole, shapes, data)), PARTS)
 
@@ -80,6 +87,9 @@ def _over(below: Data, above: Mapping[str, Any], path: tuple[str, ...], data: Ya
         )
     if {"at", "values"} & above.keys() or "value" in above:  # a constant: nothing is left of it
         return dict(above)
+    if path and path[-1] in NAMED_TOGETHER:
+        # Else an entry of one operation would lose to an older one that names it beside others.
+        below, above = _by_each(below), _by_each(above)
     merged = dict(below)
     for key, value in above.items():
         under = merged.get(key)

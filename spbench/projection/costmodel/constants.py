@@ -92,6 +92,15 @@ def interpolated(at: Sequence[float], values: Sequence[float], size: float) -> f
     return values[-1]
 
 
+def transfer_s(gb_per_s: Curve, mb: float) -> float:
+    """Seconds of so many MB at rates by size: between sizes the time, not the rate, lies on a
+    straight line, as where a bucket or a buffer holds the beginning."""
+    at, rates = gb_per_s.at, gb_per_s.values
+    if not at[0] < mb < at[-1]:
+        return mb / gb_per_s(mb) / 1e3
+    return float(np.interp(mb, at, np.divide(at, rates))) / 1e3
+
+
 @final
 class CollectiveRate(Frozen):
     """Time of one collective: latency of two ranks, and what a rank sends at its rate."""
@@ -110,12 +119,8 @@ class CollectiveRate(Frozen):
     """Part of a kernel's time in which a message moves: below 1 where cores move messages."""
 
     def seconds(self, mb: float) -> float:
-        """What a rank that sends so much takes beside the latency: between sizes its time, not its
-        rate, lies on a straight line, as where a bucket or a buffer holds the beginning."""
-        at, rates = self.gb_per_s.at, self.gb_per_s.values
-        if not at[0] < mb < at[-1]:
-            return mb / self.gb_per_s(mb) / 1e3
-        return float(np.interp(mb, at, np.divide(at, rates))) / 1e3
+        """What a rank that sends so much takes beside the latency."""
+        return transfer_s(self.gb_per_s, mb)
 
     def latency_s(self, of_group: int, ranks: int) -> float:
         """Seconds of latency in a group of ``of_group`` ranks, where so many ``ranks`` compute."""

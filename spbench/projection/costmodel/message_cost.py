@@ -21,6 +21,7 @@ from spbench.errors import Failure
 from spbench.projection.costmodel.constants import Doubt, Level
 from spbench.projection.costmodel.hardware import Cluster
 from spbench.projection.dryrun.work import Message
+from spbench.workload.catalogue import init_cluster
 from spbench.workload.mesh import Groups, Mesh
 from spbench.workload.traffic import Op
 
@@ -51,8 +52,8 @@ def why_not_on(cluster: Cluster, ranks: int) -> str | None:
         return None
     return (
         f"{cluster.name} has {most} ranks, not {ranks}; give --gpus up to {most}, or calibrate "
-        f"more: 'spbench calibrate -g {ranks}', on several nodes with --nnodes, or with --import "
-        f"and --onto logs of the network between them"
+        f"more: 'spbench calibrate -g {ranks}', on several nodes with --nnodes, or by logs of the "
+        f"network between them: {init_cluster(cluster.name)}"
     )
 
 

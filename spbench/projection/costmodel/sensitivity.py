@@ -1,4 +1,4 @@
-"""A cluster with one kind of its constants multiplied: what a recommendation hinges on."""
+"""A cluster with one constant, or all of one kind, multiplied."""
 
 from __future__ import annotations
 
@@ -10,13 +10,6 @@ from spbench.projection.costmodel.hardware import Cluster, Device, OnRanks
 from spbench.projection.costmodel.operations import is_computed
 from spbench.workload.traffic import Op
 
-WHATS: Mapping[str, str] = {
-    "rate": "the links' rate",
-    "latency": "the links' latency",
-    "compute": "the rate of products and attention",
-    "launch": "the host's time of a launch",
-}
-"""Kinds of constants, and their names in a sentence."""
 BESIDE = 0.8
 """Where products take twice as long, launches and sockets take two to this power: decision 0044."""
 LAUNCHES = ("launch_us", "compiled_launch_us", "operation_us")
@@ -24,10 +17,66 @@ Part = TypeVar("Part", Cluster, OnRanks)
 
 
 def scaled(cluster: Cluster, what: str, factor: float) -> Cluster:
-    """The cluster with all constants of a kind multiplied by ``factor``, those of fewer ranks
-    too."""
+    """The cluster with all constants of a kind (rate, latency, compute or launch) multiplied by
+    ``factor``, those of fewer ranks too."""
     parts = tuple(_part(part, what, factor) for part in cluster.on_ranks)
     return _part(cluster, what, factor).model_copy(update={"on_ranks": parts})
+
+
+def with_slower(cluster: Cluster, name: str, factor: float) -> Cluster:
+    """The cluster where what one constant bounds takes ``factor`` as long.
+
+    Parameters
+    ----------
+    cluster
+        As so many ranks find it: without ``on_ranks``.
+    name
+        The constant as it is drawn. Of an attention it stands for all head sizes: a size between
+        two that a file has goes by both.
+    factor
+        Above 1 a rate is lower, or a time longer.
+
+    Raises
+    ------
+    ValueError
+        The constant is not one of the device, of the host or of what a block shares.
+    """
+    part, _, field = name.rpartition(".")
+    if name == "call_us":
+        return _multiplied(cluster, factor, field)
+    if field == "shared_gb_per_s":
+        levels = tuple(
+            _multiplied(level, 1 / factor, field) if level.name == part else level
+            for level in cluster.levels
+        )
+        return cluster.model_copy(update={"levels": levels})
+    return cluster.model_copy(update={"device": _slower_device(cluster.device, name, factor)})
+
+
+def _slower_device(device: Device, name: str, factor: float) -> Device:
+    """The device where what one of its constants bounds takes ``factor`` as long."""
+    part, _, field = name.rpartition(".")
+    if part == "device.products":
+        rates = {
+            dtype: _times(curve, 1 / factor) if dtype == field else curve
+            for dtype, curve in device.products.tflops.items()
+        }
+        products = device.products.model_copy(update={"tflops": rates})
+        return device.model_copy(update={"products": products})
+    if near := next((table for table in device.attention if table.place == name), None):
+        alike = near.kernel, near.is_backward
+        tables = tuple(
+            _multiplied(table, 1 / factor, "tflops")
+            if (table.kernel, table.is_backward) == alike
+            else table
+            for table in device.attention
+        )
+        return device.model_copy(update={"attention": tables})
+    if field == "memory_gb_per_s":
+        return _multiplied(device, 1 / factor, field)
+    if field in LAUNCHES:
+        return _multiplied(device, factor, field)
+    raise ValueError(f"{name!r} is no constant that is scaled by itself")
 
 
 def slowed(cluster: Cluster, factor: float) -> Cluster:
@@ -71,7 +120,7 @@ def _part(part: Part, what: str, factor: float) -> Part:
         case "launch":
             device = _multiplied(part.device, factor, *LAUNCHES)
             return _multiplied(part, factor, "call_us").model_copy(update={"device": device})
-    raise ValueError(f"{what!r} is not one of {', '.join(WHATS)}")
+    raise ValueError(f"{what!r} is not rate, latency, compute or launch")
 
 
 def _level(level: Level, what: str, factor: float) -> Level:

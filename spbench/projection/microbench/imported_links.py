@@ -20,9 +20,10 @@ from spbench.projection.costmodel.constants import (
     Sourced,
     Together,
     constant,
+    rounded,
 )
 from spbench.projection.costmodel.hardware import NETWORK, Cluster, OnRanks
-from spbench.projection.microbench.nccl_logs import NAMES, read_runs
+from spbench.projection.microbench.nccl_logs import NAMES, Run, read_runs
 from spbench.projection.microbench.run_fit import (
     SOURCE,
     Fit,
@@ -72,11 +73,7 @@ def with_logs(name: str, onto: Cluster, files: Sequence[Path]) -> Imported:
     """``onto`` under another name, with the links of all runs in these files. Raises Failure for
     files that are no logs, and for runs that no level of the cluster can know."""
     runs = [placed(run, onto) for path in files for run in read_runs(path)]
-    by_level: dict[int, Fits] = {}
-    for at, of_level in sorted(grouped(runs, lambda each: each.at).items()):
-        old = onto.levels[at].collectives if at < len(onto.levels) else {}
-        by_op = grouped(of_level, lambda each: each.run.op)
-        by_level[at] = {op: fitted(of_op, old.get(op)) for op, of_op in by_op.items()}
+    by_level = _fits(onto, runs)
     levels, changes = _levels(onto, by_level)
     by_name = {levels[at].name: fits for at, fits in by_level.items()}
     what = "; ".join(
@@ -96,6 +93,24 @@ def with_logs(name: str, onto: Cluster, files: Sequence[Path]) -> Imported:
     }
     cluster = Cluster.model_validate(data)
     return Imported(onto=onto, cluster=cluster, by_level=by_level, changes=changes)
+
+
+def with_run(onto: Cluster, run: Run) -> Cluster:
+    """The cluster with the links that a log of one run would give it, under its own name and with
+    all else as it is: what it would say if that had been measured. Raises Failure as ``with_logs``
+    does."""
+    levels, _ = _levels(onto, _fits(onto, [placed(run, onto)]))
+    return onto.model_copy(update={"levels": tuple(levels)})
+
+
+def _fits(onto: Cluster, runs: Sequence[PlacedRun]) -> dict[int, Fits]:
+    """Each operation at each level by its runs."""
+    by_level: dict[int, Fits] = {}
+    for at, of_level in sorted(grouped(runs, lambda each: each.at).items()):
+        old = onto.levels[at].collectives if at < len(onto.levels) else {}
+        by_op = grouped(of_level, lambda each: each.run.op)
+        by_level[at] = {op: fitted(of_op, old.get(op)) for op, of_op in by_op.items()}
+    return by_level
 
 
 def _levels(onto: Cluster, by_level: Mapping[int, Fits]) -> tuple[list[Level], list[Change]]:
@@ -207,8 +222,8 @@ def _at_least(level: Level, block: int, fits: Fits, outer: str) -> tuple[Level, 
         sizes, mb = tuple(sorted(needed)), max(needed)
         why = f"ranks send that on their way over {outer}"
         higher = Curve(
-            at=sizes,
-            values=tuple(max(has[size], needed[size]) for size in sizes),
+            at=tuple(map(rounded, sizes)),
+            values=tuple(rounded(max(has[size], needed[size])) for size in sizes),
             source=f"at least what ranks send over {outer} by nccl-tests; was: {old.source}",
             kind="inferred",
             spread=old.factor,

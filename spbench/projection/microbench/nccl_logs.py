@@ -80,6 +80,16 @@ class Run:
         return max(self.points)
 
 
+def run_of(op: Op, ranks: int, of_host: int, points: Sequence[tuple[float, float]]) -> Run:
+    """A run that nobody made, of the first ranks of hosts with ``of_host`` devices each; ``points``
+    as those of any run."""
+    seats = [
+        Seat(host=f"host {rank // of_host}", device=rank % of_host, group=0)
+        for rank in range(ranks)
+    ]
+    return Run(path=Path("no file"), place="no file", op=op, seats=seats, points=points)
+
+
 def seated(place: str, seats: Mapping[int, Seat]) -> Sequence[Seat]:
     """The seats of all ranks of a run, each on a device of its own. Raises Failure where some are
     not listed, where ranks share a device, and for several groups of them."""

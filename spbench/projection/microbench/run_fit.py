@@ -24,6 +24,7 @@ from spbench.projection.costmodel.constants import (
     constant,
     curve,
     rounded,
+    transfer_s,
 )
 from spbench.projection.costmodel.hardware import NETWORK, Cluster
 from spbench.projection.costmodel.message_cost import crossing
@@ -77,7 +78,7 @@ def _positions(run: Run, cluster: Cluster) -> tuple[int, ...]:
         if ranks > of_host:
             raise Failure(
                 f"{run.place}: {counted(ranks, 'rank')} on host {host!r}, and {has}: are these "
-                f"several hosts of one name, or is --onto another kind of machine?"
+                f"several hosts of one name, or is --like another kind of machine?"
             )
     if len(hosts) > 1 and set(on_host) != {of_host}:
         uneven = ", ".join(map(str, on_host))
@@ -160,7 +161,7 @@ def fitted(runs: Sequence[PlacedRun], old: CollectiveRate | None) -> Fit:
         if (latency_s := _latency_s(points)) is not None
     }
     least_s = min(seconds for points in smooth for _, seconds in points[:1])
-    latency, hop = _from_runs(told, old) if told else _kept(runs, old, least_s)
+    latency, hop = latency_of(told, old) if told else _kept(runs, old, least_s)
     hop_us = hop.value if hop else 0.0
     pairs = [
         (each, points, (latency.value + hop_us * (each.run.ranks - 2)) / 1e6)
@@ -205,7 +206,7 @@ def _latency_s(points: Sequence[tuple[float, float]]) -> float | None:
     return at_none if at_none >= LATENCY_PART * seconds else None
 
 
-def _from_runs(
+def latency_of(
     told: Mapping[int, float], old: CollectiveRate | None
 ) -> tuple[Constant, Constant | None]:
     """The latency of two ranks, and what each further one adds: by runs on several numbers of
@@ -281,11 +282,18 @@ def _how_far_apart(
 def extended(timed: Curve, old: Curve) -> Curve:
     """The curve with what the old one has beyond its ends, in proportion to where they meet."""
     first, last = timed.at[0], timed.at[-1]
-    below = [(at, old(at) * timed.values[0] / old(first)) for at in old.at if at < first]
-    above = [(at, old(at) * timed.values[-1] / old(last)) for at in old.at if at > last]
+    small, large = timed.values[0] / _rate_at(old, first), timed.values[-1] / _rate_at(old, last)
+    below = [(at, rounded(old(at) * small)) for at in old.at if at < first]
+    above = [(at, rounded(old(at) * large)) for at in old.at if at > last]
     points = [*below, *zip(timed.at, timed.values, strict=True), *above]
     at, values = zip(*points, strict=True)
     return timed.model_copy(update={"at": at, "values": values})
+
+
+def _rate_at(curve: Curve, mb: float) -> float:
+    """GB/s of a message of this size, as ``CollectiveRate`` times it: between two sizes its time
+    is on a line, and its rate is not."""
+    return mb / transfer_s(curve, mb) / 1e3
 
 
 def sourced(made: Known) -> Known:

@@ -1,4 +1,4 @@
-"""Advice: the fastest that fits, what is not told apart, where it flips, and what is weighed."""
+"""Advice: the fastest that fits, what is not told apart, what would decide, and what is weighed."""
 
 from __future__ import annotations
 
@@ -13,22 +13,24 @@ from helpers.golden import Golden
 
 from spbench.errors import Failure
 from spbench.projection.advise.candidates import candidates, variants
+from spbench.projection.advise.measurements import Measurement
 from spbench.projection.advise.project import Projection
 from spbench.projection.advise.published import comparison, comparison_text, share_of_wins
 from spbench.projection.advise.recommend import (
-    Flip,
     Recommendation,
     answer,
     as_data,
+    how_sure,
     recommend,
     remarks,
     rivals,
     show_advice,
 )
+from spbench.projection.advise.search import Searched
 from spbench.projection.costmodel.cluster_file import find as find_cluster
 from spbench.projection.costmodel.constants import Constant
 from spbench.projection.costmodel.hardware import Cluster, OnRanks
-from spbench.projection.costmodel.sensitivity import WHATS, scaled, slowed
+from spbench.projection.costmodel.sensitivity import scaled, slowed
 from spbench.projection.costmodel.step_time import Mode, cost
 from spbench.projection.dryrun.work import Kernel, Memory, Message, Work
 from spbench.results.record import SURE
@@ -100,7 +102,7 @@ def test_the_fastest_wins_and_the_answer_says_by_how_much(golden: Golden) -> Non
     assert [each.strategy for each in advice.others] == ["c", "a"]
     assert advice.ratio is not None and 3 < advice.ratio < 5
     assert (advice.sure, advice.alike) == (1.0, [])
-    golden(answer(advice), "the answer")
+    golden("\n".join([answer(advice), *how_sure(advice)]), "the answer")
     golden("\n".join(remarks(advice, [])), "remarks")
 
 
@@ -202,11 +204,29 @@ def test_where_a_gpu_waits_for_its_host_the_answer_says_so(golden: Golden) -> No
 def test_what_hinges_on_an_unsure_rate_is_not_told_apart(golden: Golden) -> None:
     advice = advised({"sends": SENDS_MUCH, "computes": COMPUTES_MUCH})
     assert len(advice.alike) == 1
-    golden(answer(advice))
+    golden("\n".join([answer(advice), *how_sure(advice)]))
     asked = ["-w", "my-model.yaml", "--set", "mode=forward"]
     *_, decides = remarks(advice, asked)
     golden(decides, "second")
     assert "--device" not in decides  # that of the cluster, not of the machine that answers
+
+
+LINK = Measurement(
+    constant="nvlink.all_gather.gb_per_s",
+    what="an all-gather of 64 MB over 8 ranks",
+    op="all_gather",
+    ranks=8,
+    mb=64.0,
+    unit="GB/s",
+    column="busbw",
+    assumed=300.0,
+    thresholds=[200.0],
+    winners=["a", "b"],
+    chance=0.5,
+    chance_known=0.8,
+    spreads_away=1.0,
+    command="all_gather_perf -b 64M -e 64M -g 8",
+)
 
 
 def test_all_that_may_be_as_fast_are_shown_and_those_that_win_at_other_rates_decide(
@@ -215,11 +235,9 @@ def test_all_that_may_be_as_fast_are_shown_and_those_that_win_at_other_rates_dec
     names = "abcdefghijkl"
     works = {name: done(1e5 + place, {}) for place, name in enumerate(names)}
     advice = advised({**works, "slow": done(1e6, {})}, launches_differ=True)
-    flips = [("b", 3.0), ("k", 0.5), ("l", 1.2), ("slow", 1.1)]
-    what = next(iter(WHATS))
-    advice = replace(
-        advice, flips=[Flip(what=what, factor=factor, strategy=name) for name, factor in flips]
-    )
+    winners = ["l", advice.best.strategy, "slow", "k"]
+    telling = replace(LINK, thresholds=[100.0, 200.0, 400.0], winners=winners)
+    advice = replace(advice, measurements=[telling, replace(LINK, winners=["b", "l"])])
     best = advice.best.strategy
     assert {best, *advice.alike} == set(names)
     nearest = dict.fromkeys([best, advice.alike[0], "l", "k", "b"])
@@ -229,39 +247,6 @@ def test_all_that_may_be_as_fast_are_shown_and_those_that_win_at_other_rates_dec
     assert all(f" {name}  " in shown for name in names)
     told = [line for line in shown.splitlines() if "left out" in line or "decide" in line]
     golden("\n".join(told))
-
-
-def test_the_answer_flips_where_it_says() -> None:
-    advice = advised({"sends": SENDS_MUCH, "computes": COMPUTES_MUCH})
-    flips = {each.what: each for each in advice.flips}
-    assert set(flips) >= {"rate", "compute"}
-    for each in flips.values():
-        times = {}
-        for factor in (each.factor, 1 + 0.8 * (each.factor - 1)):
-            target = scaled(CLUSTER, each.what, factor)
-            times[factor] = {
-                name: cost(work, target).step_s
-                for name, work in (("sends", SENDS_MUCH), ("computes", COMPUTES_MUCH))
-            }
-        beyond, before = times.values()
-        assert min(beyond, key=lambda name: beyond[name]) == each.strategy
-        assert min(before, key=lambda name: before[name]) == advice.best.strategy
-
-
-def test_a_flip_to_the_slowest_is_found() -> None:
-    works = {f"sends {n}": done(1e4 + n, {"all_gather": 10**9 + n}) for n in range(7)}
-    advice = advised(works | {"computes": done(2e4, {"all_gather": 10**7})})
-    assert advice.others[-1].strategy == "computes"
-    assert "computes" in {each.strategy for each in advice.flips}
-
-
-def test_the_answer_flips_alike_where_fewer_ranks_were_timed() -> None:
-    """A machine that was calibrated with 8 and 16 ranks has constants of its own for 8."""
-    own = OnRanks(ranks=8, device=CLUSTER.device, levels=CLUSTER.levels, call_us=CLUSTER.call_us)
-    calibrated = CLUSTER.model_copy(update={"on_ranks": (own,)})
-    works = {"sends": SENDS_MUCH, "computes": COMPUTES_MUCH}
-    plain, of_fewer = (advised(works, cluster=each).flips for each in (CLUSTER, calibrated))
-    assert of_fewer == plain != []
 
 
 def test_what_does_not_fit_is_named_and_not_recommended(golden: Golden) -> None:
@@ -318,7 +303,7 @@ def test_no_run_decides_what_is_not_open() -> None:
     assert as_data(is_clear, ["-w", "w"])["decides"] is None
 
 
-@pytest.mark.parametrize("what", WHATS)
+@pytest.mark.parametrize("what", ["rate", "latency", "compute", "launch"])
 @pytest.mark.parametrize("has_parts", [False, True])
 def test_a_scaled_cluster_differs_in_one_kind_of_constant(what: str, has_parts: bool) -> None:
     work = done(1e4, {"all_to_all": 10**8})
@@ -376,3 +361,42 @@ def test_what_keeps_every_strategy_from_running_is_said_once(golden: Golden) -> 
     with pytest.raises(Failure) as refused:
         advised({}, {"dsp": "3 heads", "rsa": "2 rows"})
     golden(refused.value, "second")
+
+
+LONG = "usp:ulysses=8:across=attention-2d dp=2 cfg=2 pp=2 tp=2"
+SEARCHED = Searched(
+    workload=WORKLOAD,
+    ranks=8,
+    projected=[],
+    too_large=0,
+    least_bytes=1.0,
+    slower=0,
+    at_least=1.0,
+    axes_apart=[],
+)
+
+
+@pytest.mark.parametrize("searched", [None, SEARCHED])
+@pytest.mark.parametrize(
+    "works",
+    [
+        {LONG: done(1e4, {}), "b": done(2e4, {})},
+        {LONG: SENDS_MUCH, f"{LONG} again": COMPUTES_MUCH},
+        {LONG: SENDS_MUCH},
+        {LONG: SENDS_MUCH, "b": SENDS_MUCH, "c": SENDS_MUCH},
+        {LONG: SENDS_MUCH, "b": done(2e5, {}, held_gb=79)},
+        {LONG: SENDS_MUCH, "b": SENDS_MUCH, "c": done(2e5, {}, held_gb=79)},
+    ],
+)
+def test_the_first_sentence_has_35_words_at_most(
+    works: Mapping[str, Work], searched: Searched | None
+) -> None:
+    """With all axes around a strategy, and settings that make the workload's name long."""
+    long = WORKLOAD.model_copy(
+        update={"name": "my-own-model heads=8 hidden=64 " + "block=[a, b, c] " * 9, "mode": "train"}
+    )
+    advice = advised(works)
+    advice = replace(advice, best=replace(advice.best, workload=long), searched=searched)
+    assert LONG in answer(advice)
+    assert len(answer(advice).split()) <= 35, answer(advice)
+    assert "\n" not in answer(advice)
