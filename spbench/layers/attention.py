@@ -101,7 +101,7 @@ def attend_whole(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
     Returns
     -------
     Tensor
-        In the shape of ``q``.
+        In the shape of ``q``, its heads as large as those of ``v``.
     """
     ordered = scores.bias is not None  # by sample
     folding = Folding.of(q.shape, scores.dims) if ordered else Folding.as_in_memory(q, scores)
@@ -153,14 +153,17 @@ def attend_projected(
     mine = comm.take(scores.projection, shard.along(2 + scores.dims.index(shard.dim)))
     folding = Folding.of(q.shape, scores.dims)
     partial = project(folding.fold(k), folding.fold(v), mine)
-    short_k, short_v = comm.all_reduce(torch.stack(partial))
+    # In one message, end to end: values may be of another size than keys.
+    both = comm.all_reduce(torch.cat([x.flatten() for x in partial]))
+    parts = both.split([x.numel() for x in partial])
+    short_k, short_v = (x.view(like.shape) for x, like in zip(parts, partial, strict=True))
     return folding.unfold(kernel(folding.fold(q), short_k, short_v))
 
 
 def projected_traffic(attention: Attention, workload: Workload, ranks: int) -> Traffic:
     """Transfers of ``attend_projected`` in forward and in backward."""
     assert attention.projection, "an attention without projection has nothing to sum"
-    short = 2 * workload.key_bytes // workload.length(attention) * attention.projection
+    short = workload.key_value_bytes // workload.length(attention) * attention.projection
     return [Transfer.all_reduce(short, ranks)], [Transfer.all_reduce(short, ranks)]
 
 

@@ -11,7 +11,7 @@ block adds to dQ, and its dK and dV. Tensors are folded, (b, Z, S, D).
 
 Keys and values travel together between ranks, (S, 2, b, Z, D): positions are outermost, so that
 blocks of any length, and the first keys of a block, lie in one piece of memory. So do their
-gradients.
+gradients. Values of another size lie behind their keys, (S, b, Z, D + Dv).
 
 Ranks may form rows and columns: each then attends with the queries of its row to the keys of its
 column. What a row computes for a rank's queries are as many parts as it has columns; the rank
@@ -175,16 +175,30 @@ def folded_shard(shard: Shard, positions: int, rank: int) -> Shard:
     return Shard(0, tuple(runs))
 
 
-def pack(k: Tensor, v: Tensor) -> Tensor:
-    """K and V (b, Z, S, D) as they travel, (S, 2, b, Z, D)."""
-    # (b, Z, S, D) -> (S, b, Z, D), and both side by side in dim 1
-    return torch.stack([x.permute(2, 0, 1, 3) for x in (k, v)], 1)
+Widths = tuple[int, ...]
+"""The sizes of heads of what travels together."""
 
 
-def unpack(packed: Tensor) -> Sequence[Tensor]:
-    """``pack`` undone, as views."""
-    # (S, 2, b, Z, D) -> (2, b, Z, S, D)
-    return packed.permute(1, 2, 3, 0, 4).unbind()
+def widths(*xs: Tensor) -> Widths:
+    """What ``unpack`` has to know of tensors (b, Z, S, D)."""
+    return tuple(x.shape[-1] for x in xs)
+
+
+def pack(*xs: Tensor) -> Tensor:
+    """K and V (b, Z, S, D) as they travel, (S, 2, b, Z, D); of two sizes (S, b, Z, D + Dv)."""
+    outermost = [x.permute(2, 0, 1, 3) for x in xs]
+    return torch.stack(outermost, 1) if _are_equal(widths(*xs)) else torch.cat(outermost, -1)
+
+
+def unpack(packed: Tensor, sizes: Widths) -> Sequence[Tensor]:
+    """``pack`` undone, as views. ``sizes``: the ``widths`` of what was packed."""
+    if _are_equal(sizes):  # (S, 2, b, Z, D) -> (2, b, Z, S, D)
+        return packed.permute(1, 2, 3, 0, 4).unbind()
+    return packed.permute(1, 2, 0, 3).split(sizes, -1)  # (b, Z, S, D + Dv)
+
+
+def _are_equal(sizes: Widths) -> bool:
+    return len(set(sizes)) == 1
 
 
 def first(packed: Tensor, count: int) -> Tensor:
@@ -195,7 +209,7 @@ def first(packed: Tensor, count: int) -> Tensor:
 def add_gradients(sums: Tensor, gradients: Sequence[Tensor]) -> Tensor:
     """Packed ``sums``, to which the gradients of the first of these k and v are added in place."""
     if gradients:
-        olds = unpack(first(sums, gradients[0].shape[2]))
+        olds = unpack(first(sums, gradients[0].shape[2]), widths(*gradients))
         for old, gradient in zip(olds, gradients, strict=True):
             old.add_(gradient)
     return sums
@@ -251,7 +265,8 @@ class AttentionGrid:
         if not self.causal:  # one tile
             return attend_block(q, k, v)
         q, (k, v) = self._ordered(self.queries, q)[0], self._ordered(self.keys, k, v)
-        rows = q.new_zeros(q.shape, dtype=torch.promote_types(q.dtype, torch.float32))
+        wide = torch.promote_types(q.dtype, torch.float32)
+        rows = q.new_zeros(*q.shape[:-1], v.shape[-1], dtype=wide)
         total = Part(rows, rows.new_full(q.shape[:-1], -torch.inf))
         for queries, keys, causal in self.tiles:
             part = attend_block(*_cut(queries, q), *_cut(keys, k, v), causal=causal)

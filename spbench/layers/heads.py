@@ -34,6 +34,9 @@ from spbench.workload.sharding import Shard, Sizes, runs_of, shard_sizes
 from spbench.workload.traffic import Traffic, Transfer, along, along_held, shared_length
 from spbench.workload.workload import Workload
 
+Heads = tuple[Tensor, Tensor, Tensor]
+"""Queries, keys and values, (…, Z, D)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeadShares:
@@ -179,12 +182,29 @@ def attend_by_heads(
     mine = bias_of_heads(scores, shares.queries, comm)
     queries = Shard.of_sizes(dim, shares.queries)
     keys = Shard.of_sizes(dim, shares.key_sizes)
-    q, k, v = comm.switch(
-        q, shares.spread(k), shares.spread(v), before=shard, after=(queries, keys, keys)
-    )
+    qkv = q, shares.spread(k), shares.spread(v)
+    q, k, v = _to_heads(qkv, shard, (queries, keys, keys), comm)
     k, v = shares.matched(k, comm.rank), shares.matched(v, comm.rank)
     out = (attend or attend_whole)(q, k, v, mine)
     return comm.switch(out, before=queries, after=shard, outermost=shard.dim)[0]
+
+
+def _to_heads(
+    qkv: Heads, before: Shard, after: tuple[Shard, Shard, Shard], comm: Collectives
+) -> Heads:
+    """q, k and v in one all-to-all, cut along their heads as ``after`` says."""
+    if qkv[0].shape[-1] == qkv[2].shape[-1]:
+        q, k, v = comm.switch(*qkv, before=before, after=after)
+        return q, k, v
+    # What travels together differs along the cut dim alone: heads of two sizes go number by number.
+    sizes = [x.shape[-1] for x in qkv]
+    numbers = [
+        Shard.of_sizes(heads.dim, tuple(count * size for count in heads.sizes))
+        for heads, size in zip(after, sizes, strict=True)
+    ]
+    flat = comm.switch(*(x.flatten(-2) for x in qkv), before=before, after=numbers)
+    q, k, v = (x.unflatten(-1, (-1, size)) for x, size in zip(flat, sizes, strict=True))
+    return q, k, v
 
 
 def _padded(
@@ -236,8 +256,12 @@ def traffic_by_heads(
     workload = all_heads(workload, len(held), pads)
     shares = share_heads(workload.heads, workload.key_heads, len(held))
     # of one head over the positions that these ranks hold together
-    head_bytes = workload.head_bytes * sum(held) // shared_length(workload, axis)
-    Q, keys_bytes = workload.heads * head_bytes, 2 * sum(shares.key_sizes) * head_bytes
+    of_key, of_value = (
+        each * sum(held) // shared_length(workload, axis)
+        for each in (workload.head_bytes, workload.value_head_bytes)
+    )
+    Q, result_bytes = workload.heads * of_key, workload.heads * of_value
+    keys_bytes = sum(shares.key_sizes) * (of_key + of_value)
     to_heads = Transfer.together(
         Transfer.all_to_all(Q, held, shares.queries),
         Transfer.all_to_all(keys_bytes, held, shares.key_sizes),
@@ -247,8 +271,9 @@ def traffic_by_heads(
         Transfer.all_to_all(keys_bytes, shares.key_sizes, held),
     )
     bias, bias_back = bias_traffic_by_heads(attention, workload, shares.queries)
-    out = Transfer.all_to_all(Q, shares.queries, held)
-    return [to_heads, *bias, out], [Transfer.all_to_all(Q, held, shares.queries), *bias_back, back]
+    out = Transfer.all_to_all(result_bytes, shares.queries, held)
+    d_out = Transfer.all_to_all(result_bytes, held, shares.queries)
+    return [to_heads, *bias, out], [d_out, *bias_back, back]
 
 
 def bias_traffic_by_heads(sublayer: Sublayer, workload: Workload, heads: Sizes) -> Traffic:

@@ -27,7 +27,11 @@ from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, cross_attend
 from spbench.layers.heads import PairBias
 from spbench.layers.linear import AcrossHeadsNorm, EachHeadNorm, LinearSpec, Stretch, mark_of_heads
-from spbench.layers.memory_order import joined_in_memory_order, split_in_memory_order
+from spbench.layers.memory_order import (
+    heads_in_memory_order,
+    joined_in_memory_order,
+    split_in_memory_order,
+)
 from spbench.model.inputs import Inputs
 from spbench.model.positions import Rotary, RotaryTables
 from spbench.strategies.base import Plan
@@ -140,6 +144,18 @@ class Attending(nn.Module, ABC):
         return self.out_of(self.attend(q, k, v, scores, shard), beside, shard)
 
 
+def stretches_of_heads(workload: Workload) -> tuple[Stretch, ...]:
+    """Numbers of queries, keys and values end to end: a unit is a key head, with its queries."""
+    units = workload.key_heads
+    # 8 heads of 16 numbers on 2 key heads, values of 4: units of 64 numbers, of 16 and of 4.
+    return tuple(Stretch(units, width // units) for width in workload.qkv_widths)
+
+
+def sizes_of_heads(workload: Workload) -> tuple[int, int, int]:
+    """Numbers of a head of queries, of keys and of values."""
+    return workload.head_size, workload.head_size, workload.value_size
+
+
 @final
 class SelfAttention(Attending):
     """One projection to q, k and v of all heads, attention, and the projection out of it."""
@@ -148,16 +164,15 @@ class SelfAttention(Attending):
         super().__init__(attention, shared)
         workload = shared.workload
         hidden, units = workload.hidden, workload.key_heads
-        self.group = group = workload.heads // units
-        # Of each key head: its queries, itself and its values. 8 heads on 2 key heads are 4 queries
-        # each: (4 + 2) x 2 = 12 heads come out of one product.
+        into, self.sizes = stretches_of_heads(workload), sizes_of_heads(workload)
+        self.widths = [stretch.width for stretch in into]
         heads_in = LinearSpec(
-            in_shape=(hidden,),
-            out_shape=((group + 2) * units, workload.head_size),
-            stretches=(Stretch(units, group), Stretch(units), Stretch(units)),
+            in_shape=(hidden,), out_shape=(sum(x.length for x in into),), stretches=into
         )
         heads_out = LinearSpec(
-            in_shape=workload.all_heads, out_shape=(hidden,), stretches=(Stretch(units, group),)
+            in_shape=(workload.heads, workload.value_size),
+            out_shape=(hidden,),
+            stretches=(Stretch(units, workload.heads // units),),
         )
         self.qkv = self.plan.linear_in(heads_in, self.comm)
         self.out = self.plan.linear_out(heads_out, self.comm)
@@ -165,8 +180,9 @@ class SelfAttention(Attending):
     def into(self, x: Tensor, shard: Shard) -> tuple[Heads, None]:
         qkv = self.qkv(x, shard)
         # Where weights are cut a rank has fewer key heads, and of each all its queries.
-        keys = qkv.shape[-2] // (self.group + 2)
-        q, k, v = split_in_memory_order(qkv, (self.group * keys, keys, keys), -2, features=2)
+        keys = qkv.shape[-1] // sum(self.widths)
+        widths = [keys * width for width in self.widths]
+        q, k, v = heads_in_memory_order(qkv, widths, self.sizes)
         return (q, k, v), None
 
     def out_of(self, attended: Tensor, beside: None, shard: Shard) -> Tensor:
@@ -185,11 +201,11 @@ class AttentionBesideMlp(Attending):
         super().__init__(attention, shared)
         workload, plan, comm = shared.workload, shared.plan, shared.comm
         assert attention.beside is not None, "an attention alone has no joint projections"
-        self.head_dim, units = workload.head_size, workload.key_heads
-        queries = Stretch(units, workload.heads // units * self.head_dim)
-        keys, columns = Stretch(units, self.head_dim), Stretch(workload.columns(attention.beside))
+        self.sizes, units = sizes_of_heads(workload), workload.key_heads
+        columns = Stretch(workload.columns(attention.beside))
         ways = (columns,) * attention.beside.ways_in
-        into, out = (queries, keys, keys, *ways), (queries, columns)
+        results = Stretch(units, workload.result_width // units)
+        into, out = (*stretches_of_heads(workload), *ways), (results, columns)
         hidden, (wide, narrow) = workload.hidden, (sum(x.length for x in xs) for xs in (into, out))
         joint_in = LinearSpec(in_shape=(hidden,), out_shape=(wide,), stretches=into)
         joint_out = LinearSpec(in_shape=(narrow,), out_shape=(hidden,), stretches=out)
@@ -205,7 +221,7 @@ class AttentionBesideMlp(Attending):
         *qkv, up = split_in_memory_order(
             self.qkv_up(x, shard), [*self.widths[:3], sum(self.widths[3:])], -1
         )
-        q, k, v = (heads.unflatten(-1, (-1, self.head_dim)) for heads in qkv)
+        q, k, v = (x.unflatten(-1, (-1, n)) for x, n in zip(qkv, self.sizes, strict=True))
         return (q, k, v), up
 
     def out_of(self, attended: Tensor, beside: Tensor, shard: Shard) -> Tensor:

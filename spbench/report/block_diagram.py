@@ -322,6 +322,7 @@ def facts(picture: Picture) -> dict[str, str]:
     work, ranks = picture.workload, picture.ranks
     axes = " x ".join(f"{axis} {length}" for axis, length in work.axes.items())
     heads = counted(work.heads, "head") + (f" of {work.head_dim}" if work.head_dim else "")
+    heads += f", values of {work.v_head_dim}" if work.v_head_dim else ""
     heads += f", {counted(work.kv_heads, 'key head')}" if work.kv_heads else ""
     each = {axis: how for axis in work.axes if (how := work.position_of(axis)) != "none"}
     even = set(each.values()) if len(each) == len(work.axes) else set()

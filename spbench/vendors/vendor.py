@@ -210,6 +210,7 @@ class Vendor(Packaged, ABC):
             "projection of keys": any(one.projection for one in along),
             "pair bias": any(one.pair_bias for one in along),
             "joined text": bool(workload.text),
+            "values of another size than keys": workload.value_size != workload.head_size,
         }
         what = next((name for name, is_there in unserved.items() if is_there), None)
         return what and (

@@ -95,7 +95,8 @@ class Step:
         with device:
             model = self._model()
         self.seed = seed
-        load_weights(model, self.comm.rank, seed, sharpness, workload.key_heads)
+        queries, keys, _ = workload.qkv_widths
+        load_weights(model, self.comm.rank, seed, sharpness, (queries, keys))
         self.model = model.requires_grad_(self.train)
         named = self._whole.named_parameters()
         self._weight_cuts = {name: self.held.cut_of_weight(name, p) for name, p in named}

@@ -4,9 +4,10 @@ torch's FlopCounterMode cannot see CPU attention, so operations are counted by f
 tested against that mode on the math backend. A multiply and an add are two operations.
 
     linear      2 x tokens x in x out
-    attention   4 x tokens x attended length x width    (scores, and their product with v)
+    attention   2 x tokens x attended length x (width of q + width of results)
+                                                        (scores, and their product with v)
     causal      as attention, with (length + 1) / 2, the mean number of keys of a position
-    projected   4 x tokens x projection x width, and 4 x tokens x projection x kv width
+    projected   as attention to so many keys, and 2 x tokens x projection x (width of k + of v)
     pair bias   2 x length^2 x channels x heads, for each sample
     backward    twice the forward; recomputation is not counted (model operations)
     optimizer   not counted: it works element by element, as norms and activations do
@@ -104,9 +105,8 @@ def _units(sublayer: Sublayer, workload: Workload) -> list[tuple[int, int]]:
     hidden = workload.hidden
     match sublayer:
         case Attention():
-            width, keys = workload.attention_width, workload.key_heads * workload.head_size
             # Into q, k and v with a bias each; out of the heads without, which is replicated.
-            all_heads = (hidden + 1) * (width + 2 * keys) + width * hidden
+            all_heads = (hidden + 1) * sum(workload.qkv_widths) + workload.result_width * hidden
             all_heads += _norms_across_heads(workload)
             beside = _units(sublayer.beside, workload) if sublayer.beside else []
             # A key head and the query heads that share it are cut together: one unit.
@@ -198,10 +198,9 @@ def _sublayer_flops(sublayer: Sublayer, workload: Workload) -> int:
     hidden, tokens = workload.hidden, workload.samples * workload.all_tokens
     match sublayer:
         case Attention():
-            width = workload.attention_width + workload.key_heads * workload.head_size
+            width = sum(workload.qkv_widths) + workload.result_width
             beside = _sublayer_flops(sublayer.beside, workload) if sublayer.beside else 0
-            # q and the way out are as wide as the heads, k and v as the key heads: 2 + 2 products.
-            return 4 * tokens * hidden * width + _score_flops(sublayer, workload) + beside
+            return 2 * tokens * hidden * width + _score_flops(sublayer, workload) + beside
         case CrossAttention():
             tokens = workload.samples * workload.tokens
             width = math.prod(workload.cross_heads(sublayer))
@@ -213,13 +212,15 @@ def _sublayer_flops(sublayer: Sublayer, workload: Workload) -> int:
 
 
 def _score_flops(attention: Attention, workload: Workload) -> int:
-    width, tokens = workload.attention_width, workload.samples * workload.all_tokens
-    length = workload.length(attention)
+    # Of each pair of query and key a product of queries' size, and one of results'.
+    width = workload.attention_width + workload.result_width
+    tokens, length = workload.samples * workload.all_tokens, workload.length(attention)
     if attention.causal:
-        return 2 * tokens * (length + 1) * width  # 4 x the mean number of keys, (length + 1) / 2
+        return tokens * (length + 1) * width  # 2 x the mean number of keys, (length + 1) / 2
     if attention.projection:
         # Each position against the projected keys, and each key and value into the projection.
-        return 4 * tokens * attention.projection * (width + workload.key_heads * workload.head_size)
+        _, *keys_values = workload.qkv_widths
+        return 2 * tokens * attention.projection * (width + sum(keys_values))
     # The bias of each head is a product over the channels of each pair of positions.
     pairs = workload.samples * length**2 * (attention.pair_bias or 0) * workload.heads
-    return 4 * tokens * length * width + 2 * pairs
+    return 2 * tokens * length * width + 2 * pairs

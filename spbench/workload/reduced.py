@@ -161,10 +161,13 @@ def _smaller_heads(work: Workload, head_dims: Iterable[int]) -> Workload:
 
 def _widths(work: Workload, head_dim: int) -> dict[str, int]:
     """Sizes with such heads; where heads have a size of their own, hidden shrinks as they do."""
+    widths: dict[str, int] = {}
+    if work.v_head_dim:  # values shrink as keys do, and stay of another size
+        widths["v_head_dim"] = math.ceil(work.v_head_dim * head_dim / work.head_size)
     if work.head_dim is None:
-        return {"hidden": work.heads * head_dim}
+        return widths | {"hidden": work.heads * head_dim}
     hidden = math.ceil(work.hidden * head_dim / work.head_dim)
-    return {"hidden": max(MIN_HIDDEN, hidden), "head_dim": head_dim}
+    return widths | {"hidden": max(MIN_HIDDEN, hidden), "head_dim": head_dim}
 
 
 def _smaller(sublayer: Sublayer) -> Sublayer:

@@ -138,19 +138,19 @@ def _linear(out: Shape, into: Shape, dim: int, stretches: Stretches) -> Iterator
 
 def _of_heads(attention: Attention, workload: Workload) -> Iterator[Weight]:
     """The projections into q, k and v, and out of the heads; with an mlp beside, of both."""
-    hidden, units, size = workload.hidden, workload.key_heads, workload.head_size
+    hidden, units, values = workload.hidden, workload.key_heads, workload.value_size
     group = workload.heads // units
+    # Numbers of all queries of a key head, of its key and of its value.
+    heads = tuple((units, width // units) for width in workload.qkv_widths)
+    wide = sum(workload.qkv_widths)
     if attention.beside is None:
-        into = ((units, group), (units, 1), (units, 1))
-        yield from _linear(((group + 2) * units, size), (hidden,), 0, into)
-        yield from _linear((hidden,), (workload.heads, size), 1, ((units, group),))
+        yield from _linear((wide,), (hidden,), 0, heads)
+        yield from _linear((hidden,), (workload.heads, values), 1, ((units, group),))
         return
     columns, ways = workload.columns(attention.beside), attention.beside.ways_in
-    heads = ((units, group * size), (units, size), (units, size))
-    wide = (group + 2) * units * size + ways * columns
-    yield from _linear((wide,), (hidden,), 0, (*heads, *((columns, 1),) * ways))
-    out = ((units, group * size), (columns, 1))
-    yield from _linear((hidden,), (workload.attention_width + columns,), 1, out)
+    yield from _linear((wide + ways * columns,), (hidden,), 0, (*heads, *((columns, 1),) * ways))
+    out = ((units, group * values), (columns, 1))
+    yield from _linear((hidden,), (workload.result_width + columns,), 1, out)
 
 
 def _of_scores(attention: Attention, workload: Workload) -> Iterator[Weight]:

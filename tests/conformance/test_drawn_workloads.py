@@ -80,6 +80,7 @@ def workloads(draw: st.DrawFn) -> Workload | None:
         "hidden": draw(st.sampled_from([14, 30])) if head_dim else heads * draw(widths),
         "heads": heads,
         "head_dim": head_dim,
+        "v_head_dim": draw(st.sampled_from([None, None, 3, 5, 8])),
         "kv_heads": draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0])),
         **draw(form),
         "text": text,
@@ -96,6 +97,7 @@ def workloads(draw: st.DrawFn) -> Workload | None:
     }
     if draw(st.integers(0, 7)) == 0:
         data |= alone(draw(attentions(names, 0)), heads + 2 * data["kv_heads"], head_dim or 4)
+        data["v_head_dim"] = None
     try:
         return Workload.model_validate(data)
     except ValidationError:

@@ -13,6 +13,7 @@ from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends, sdpa_kerne
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spbench.layers import kernels as called
+from spbench.layers.blockwise import Part, attend_block, block_gradients, merge
 from spbench.layers.dispatch_modes import KernelsSeen
 from spbench.layers.kernels import (
     FASTEST_FIRST,
@@ -210,3 +211,38 @@ def test_whole_steps_in_chunks_pass_the_gate(monkeypatch: pytest.MonkeyPatch, na
     monkeypatch.setitem(kernel.__kwdefaults__, "limits", KernelLimits(folded_batch=2))
     assert why_wrong(prove(work, load("ulysses"), 2)) == ""
     assert max(batches) == 2
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("key_size", "value_size"), [(6, 4), (4, 6), (12, 8)])
+def test_values_of_another_size(key_size: int, value_size: int, causal: bool) -> None:
+    """Out and all gradients are those of a softmax written out, whole and by the kernels of parts;
+    scores are divided by the root of the size of keys, never of what they are filled up to."""
+    generator = torch.Generator().manual_seed(1)
+    q, k, v, grad = (
+        torch.randn(2, heads, 5, size, dtype=torch.float64, generator=generator)
+        for heads, size in ((4, key_size), (2, key_size), (2, value_size), (4, value_size))
+    )
+    given = [x.requires_grad_() for x in (q, k, v)]
+    scores = q @ k.repeat_interleave(2, 1).mT / key_size**0.5
+    hidden = torch.ones(5, 5, dtype=torch.bool).triu(1) if causal else torch.zeros(5, 5).bool()
+    weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+    wanted = weights @ v.repeat_interleave(2, 1)
+    right = [wanted, *torch.autograd.grad(wanted, given, grad)]
+    out = kernel(*given, is_causal=causal)
+    assert_close(right, [out, *torch.autograd.grad(out, given, grad)])
+    plain = [x.detach() for x in given]
+    part = attend_block(*plain, causal=causal)
+    if not causal:  # merged from two blocks of keys
+        blocks = [(plain[1][:, :, cut], plain[2][:, :, cut]) for cut in (slice(2), slice(2, 5))]
+        total: Part | None = None
+        for block in blocks:
+            total = merge(total, attend_block(plain[0], *block))
+        assert total is not None
+        assert_close([total.out], [part.out])
+    assert_close(right, [part.out, *block_gradients(grad, *plain, part, causal=causal)])
+
+
+def assert_close(wanted: list[Tensor], got: list[Tensor]) -> None:
+    for right, found in zip(wanted, got, strict=True):
+        assert torch.allclose(found, right, rtol=1e-13, atol=1e-13)
