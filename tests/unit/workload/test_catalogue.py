@@ -29,6 +29,7 @@ FILES = sorted(
 # (axes kept or divided by, hidden divided by, layers), as the small form's source says.
 CLAIMED: dict[str, tuple[dict[str, float], int, int]] = {
     "bagel": ({"height": 8, "width": 8}, 16, 2),
+    "deepseek-v3": ({"sequence": 512}, 64, 2),
     "cogvideox-5b": ({"time": 2.6, "height": 7.5, "width": 7.5}, 8, 2),
     "cogvideox1.5-5b": ({"time": 2.2, "height": 12, "width": 17}, 8, 2),
     "flux.1-dev": ({"height": 8, "width": 8}, 16, 2),
