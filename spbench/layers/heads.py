@@ -116,6 +116,25 @@ def all_heads(workload: Workload, ranks: int, pads: bool) -> Workload:
 
 
 @cache
+def cut_heads(heads: int, key_heads: int, ranks: int) -> Sizes:
+    """Query heads of each rank where weights are cut: whole groups, or where there are more ranks
+    than key heads single heads."""
+    if ranks > key_heads:
+        return shard_sizes(heads, ranks)
+    return share_groups(key_heads, heads // key_heads, ranks)
+
+
+def matched_keys(
+    k: Tensor, v: Tensor, workload: Workload, comm: Collectives
+) -> tuple[Tensor, Tensor]:
+    """Keys and values of this rank's part of cut weights, each for as many of its queries."""
+    if comm.size <= workload.key_heads:
+        return k, v
+    shares = share_heads(workload.heads, workload.key_heads, comm.size)
+    return shares.matched(k, comm.rank), shares.matched(v, comm.rank)
+
+
+@cache
 def share_heads(heads: int, key_heads: int, ranks: int) -> HeadShares:
     """Shares of whole groups where those are as even as can be, else of single query heads."""
     group = heads // key_heads
@@ -288,16 +307,16 @@ def bias_traffic_by_heads(sublayer: Sublayer, workload: Workload, heads: Sizes) 
     ]
 
 
-def bias_of_groups(scores: Scores, group: int, comm: Collectives) -> Scores:
-    """``bias_of_heads`` with heads cut by whole groups of ``group`` query heads."""
-    count = 0 if scores.bias is None else scores.bias.shape[3]
-    return bias_of_heads(scores, share_groups(count // group, group, comm.size), comm)
+def bias_of_groups(scores: Scores, workload: Workload, comm: Collectives) -> Scores:
+    """``bias_of_heads`` with heads cut as weights are."""
+    heads = cut_heads(workload.heads, workload.key_heads, comm.size)
+    return bias_of_heads(scores, heads, comm)
 
 
 def bias_traffic_by_groups(sublayer: Sublayer, workload: Workload, ranks: int) -> Traffic:
     """Transfers of ``bias_of_groups`` in forward and in backward."""
-    group = workload.heads // workload.key_heads
-    return bias_traffic_by_heads(sublayer, workload, share_groups(workload.key_heads, group, ranks))
+    heads = cut_heads(workload.heads, workload.key_heads, ranks)
+    return bias_traffic_by_heads(sublayer, workload, heads)
 
 
 # Bytes in groups of ranks, with another exchange across the groups
@@ -436,14 +455,14 @@ def gather_traffic(
     return [Transfer.all_gather(whole_bytes, sizes)], [Transfer.reduce_scatter(whole_bytes, sizes)]
 
 
-def taken(scores: Scores, group: int, comm: Collectives) -> Scores:
-    """``scores`` with the bias of this rank's heads alone, whole groups of ``group`` queries.
+def taken(scores: Scores, workload: Workload, comm: Collectives) -> Scores:
+    """``scores`` with the bias of this rank's heads alone, cut as weights are.
 
     Every rank has that of all heads. Backward: an all-gather.
     """
     if scores.bias is None:
         return scores
-    heads = share_groups(scores.bias.shape[3] // group, group, comm.size)
+    heads = cut_heads(workload.heads, workload.key_heads, comm.size)
     own: Tensor = applied(_Taken, scores.bias, Shard.of_sizes(3, heads), comm)
     return replace(scores, bias=own, bias_shard=None)
 
@@ -452,7 +471,7 @@ def taken_traffic(sublayer: Sublayer, workload: Workload, ranks: int) -> list[Tr
     """Transfers of ``taken`` in backward."""
     if not isinstance(sublayer, Attention) or not sublayer.pair_bias:
         return []
-    heads = share_groups(workload.key_heads, workload.heads // workload.key_heads, ranks)
+    heads = cut_heads(workload.heads, workload.key_heads, ranks)
     return [Transfer.all_gather(workload.bias_bytes(*sublayer.axes), heads)]
 
 

@@ -26,7 +26,7 @@ from torch.utils.checkpoint import checkpoint
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, cross_attend
 from spbench.layers.heads import PairBias
-from spbench.layers.linear import AcrossHeadsNorm, EachHeadNorm, LinearSpec, Stretch, mark_of_heads
+from spbench.layers.linear import AcrossHeadsNorm, EachHeadNorm, LinearSpec, mark_of_heads
 from spbench.layers.memory_order import (
     heads_in_memory_order,
     joined_in_memory_order,
@@ -37,7 +37,7 @@ from spbench.model.positions import Rotary, RotaryTables
 from spbench.strategies.base import Plan
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.fields import ACROSS_HEADS, Grid
-from spbench.workload.sharding import Shard
+from spbench.workload.sharding import Shard, Stretch
 from spbench.workload.workload import Workload
 
 Heads = tuple[Tensor, Tensor, Tensor]
@@ -144,11 +144,13 @@ class Attending(nn.Module, ABC):
         return self.out_of(self.attend(q, k, v, scores, shard), beside, shard)
 
 
-def stretches_of_heads(workload: Workload) -> tuple[Stretch, ...]:
-    """Numbers of queries, keys and values end to end: a unit is a key head, with its queries."""
-    units = workload.key_heads
-    # 8 heads of 16 numbers on 2 key heads, values of 4: units of 64 numbers, of 16 and of 4.
-    return tuple(Stretch(units, width // units) for width in workload.qkv_widths)
+def widths_of(stretches: Sequence[Stretch], shared: Shared) -> list[int]:
+    """Places that this rank has of each stretch of a projection in."""
+    # Ranks that cut a weight are neighbours, so that the place in their group is rank % parts.
+    # Of an uneven stretch each has another width.
+    comm = shared.comm
+    parts = comm.mesh.size_of(comm.mesh.last) if shared.plan.cuts_weights else 1
+    return [stretch.lengths(parts)[comm.rank % parts] for stretch in stretches]
 
 
 def sizes_of_heads(workload: Workload) -> tuple[int, int, int]:
@@ -163,26 +165,22 @@ class SelfAttention(Attending):
     def __init__(self, attention: Attention, shared: Shared) -> None:
         super().__init__(attention, shared)
         workload = shared.workload
-        hidden, units = workload.hidden, workload.key_heads
-        into, self.sizes = stretches_of_heads(workload), sizes_of_heads(workload)
-        self.widths = [stretch.width for stretch in into]
+        hidden = workload.hidden
+        into, self.sizes = workload.qkv_stretches, sizes_of_heads(workload)
+        self.widths = widths_of(into, shared)
         heads_in = LinearSpec(
             in_shape=(hidden,), out_shape=(sum(x.length for x in into),), stretches=into
         )
         heads_out = LinearSpec(
             in_shape=(workload.heads, workload.value_size),
             out_shape=(hidden,),
-            stretches=(Stretch(units, workload.heads // units),),
+            stretches=(workload.result_stretch(1),),
         )
         self.qkv = self.plan.linear_in(heads_in, self.comm)
         self.out = self.plan.linear_out(heads_out, self.comm)
 
     def into(self, x: Tensor, shard: Shard) -> tuple[Heads, None]:
-        qkv = self.qkv(x, shard)
-        # Where weights are cut a rank has fewer key heads, and of each all its queries.
-        keys = qkv.shape[-1] // sum(self.widths)
-        widths = [keys * width for width in self.widths]
-        q, k, v = heads_in_memory_order(qkv, widths, self.sizes)
+        q, k, v = heads_in_memory_order(self.qkv(x, shard), self.widths, self.sizes)
         return (q, k, v), None
 
     def out_of(self, attended: Tensor, beside: None, shard: Shard) -> Tensor:
@@ -201,20 +199,17 @@ class AttentionBesideMlp(Attending):
         super().__init__(attention, shared)
         workload, plan, comm = shared.workload, shared.plan, shared.comm
         assert attention.beside is not None, "an attention alone has no joint projections"
-        self.sizes, units = sizes_of_heads(workload), workload.key_heads
+        self.sizes = sizes_of_heads(workload)
         columns = Stretch(workload.columns(attention.beside))
         ways = (columns,) * attention.beside.ways_in
-        results = Stretch(units, workload.result_width // units)
-        into, out = (*stretches_of_heads(workload), *ways), (results, columns)
+        results = workload.result_stretch(workload.value_size)
+        into, out = (*workload.qkv_stretches, *ways), (results, columns)
         hidden, (wide, narrow) = workload.hidden, (sum(x.length for x in xs) for xs in (into, out))
         joint_in = LinearSpec(in_shape=(hidden,), out_shape=(wide,), stretches=into)
         joint_out = LinearSpec(in_shape=(narrow,), out_shape=(hidden,), stretches=out)
         self.qkv_up = plan.linear_in(joint_in, comm)
         self.out_down = plan.linear_out(joint_out, comm)
-        # Ranks that cut a weight are neighbours, so that the place in their group is rank % parts.
-        # Of an uneven stretch each has another width.
-        parts = comm.mesh.size_of(comm.mesh.last) if plan.cuts_weights else 1
-        self.widths = [stretch.lengths(parts)[comm.rank % parts] for stretch in into]
+        self.widths = widths_of(into, shared)
 
     def into(self, x: Tensor, shard: Shard) -> tuple[Heads, Tensor]:
         # The ways into the mlp, one or two, stay together here: ``activated`` parts them.

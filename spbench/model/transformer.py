@@ -27,7 +27,7 @@ from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.started_switches import can_be_in_chunks
-from spbench.layers.linear import LinearSpec, Stretch, WholeLinear, mark_of_all_stages
+from spbench.layers.linear import LinearSpec, WholeLinear, mark_of_all_stages
 from spbench.layers.memory_order import heads_in_memory_order
 from spbench.model.inputs import Inputs
 from spbench.model.modulation import (
@@ -53,7 +53,7 @@ from spbench.strategies.base import Plan
 from spbench.workload.block import Attention, CrossAttention
 from spbench.workload.flops import modulated
 from spbench.workload.mesh import ALL
-from spbench.workload.sharding import Shard
+from spbench.workload.sharding import Shard, Stretch
 from spbench.workload.stages import Stage
 from spbench.workload.traffic import Hop
 

@@ -23,6 +23,7 @@ from spbench.workload.block import (
     Stack,
     Sublayer,
 )
+from spbench.workload.sharding import Stretch
 
 ACROSS_HEADS = "across_heads"
 POSITIONS = ("none", "rotary", "learned")
@@ -238,6 +239,21 @@ class WorkloadFields(Frozen):
     def recomputes_attention(self) -> bool:
         """Whether backward runs again what self-attentions do with q, k and v, and nothing else."""
         return self.mode == "train" and self.checkpointing == "selective"
+
+    @property
+    def qkv_stretches(self) -> tuple[Stretch, Stretch, Stretch]:
+        """Numbers of queries, keys and values end to end, as weights are cut: a unit is a key head,
+        with its queries; where ranks are more, query heads, each with a copy of its key head."""
+        units, group = self.key_heads, self.heads // self.key_heads
+        # 8 heads of 16 numbers on 2 key heads, values of 4: units of 64 numbers, of 16 and of 4.
+        q, k, v = (width // units for width in self.qkv_widths)
+        keys, values = (Stretch(units, width, group, is_copied=True) for width in (k, v))
+        return Stretch(units, q, group), keys, values
+
+    def result_stretch(self, width: int) -> Stretch:
+        """The heads' results, cut as queries are, if each head has ``width`` places."""
+        group = self.heads // self.key_heads
+        return Stretch(self.key_heads, group * width, group)
 
     @property
     def out_channels(self) -> int:

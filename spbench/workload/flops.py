@@ -19,7 +19,7 @@ from dataclasses import dataclass
 
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.fields import ACROSS_HEADS
-from spbench.workload.sharding import Sizes, shard_sizes
+from spbench.workload.sharding import Sizes, Stretch
 from spbench.workload.workload import Workload
 
 
@@ -73,15 +73,15 @@ def parameters(workload: Workload) -> ParameterCount:
 
 def cut_parameters(workload: Workload, parts: int) -> Sizes:
     """Parameters that each of ``parts`` ranks has of those that are cut, exactly."""
-    # Parameters of a unit (a head, a column), by how many units there are: those are cut alike.
-    of_a_unit = Counter[int]()
+    # Parameters of a place (a number of a head, a column), by the stretch that is cut.
+    of_a_place = Counter[Stretch]()
     for part in workload.parts:
         for sublayer in part.block:
-            for units, count in _units(sublayer, workload):
-                of_a_unit[units] += part.depth * weight_sets(sublayer) * count
+            for stretch, count in _stretches(sublayer, workload):
+                of_a_place[stretch] += part.depth * weight_sets(sublayer) * count
     # 13 heads on 4 ranks: 4, 3, 3 and 3 times what a head has.
     by_kind = [
-        [held * count for held in shard_sizes(units, parts)] for units, count in of_a_unit.items()
+        [held * count for held in stretch.lengths(parts)] for stretch, count in of_a_place.items()
     ]
     return tuple(sum(of_rank) for of_rank in zip(*by_kind, strict=True))
 
@@ -100,22 +100,25 @@ def weight_sets(sublayer: Sublayer) -> int:
     return 2 if not isinstance(sublayer, CrossAttention) and sublayer.double else 1
 
 
-def _units(sublayer: Sublayer, workload: Workload) -> list[tuple[int, int]]:
-    """Heads or columns by which its weights are cut, and the parameters that each has."""
+def _stretches(sublayer: Sublayer, workload: Workload) -> list[tuple[Stretch, int]]:
+    """Heads or columns by which its weights are cut, and the parameters of each place of them."""
     hidden = workload.hidden
     match sublayer:
         case Attention():
             # Into q, k and v with a bias each; out of the heads without, which is replicated.
-            all_heads = (hidden + 1) * sum(workload.qkv_widths) + workload.result_width * hidden
-            all_heads += _norms_across_heads(workload)
-            beside = _units(sublayer.beside, workload) if sublayer.beside else []
-            # A key head and the query heads that share it are cut together: one unit.
-            return [(workload.key_heads, all_heads // workload.key_heads), *beside]
+            q, k, v = workload.qkv_stretches
+            normed = [(q, 1), (k, 1)] if workload.qk_norm == ACROSS_HEADS else []
+            into = [(stretch, hidden + 1) for stretch in (q, k, v)]
+            out = (workload.result_stretch(workload.value_size), hidden)
+            beside = _stretches(sublayer.beside, workload) if sublayer.beside else []
+            return [*into, out, *normed, *beside]
         case CrossAttention():
             heads, head_size = workload.cross_heads(sublayer)
-            return [(heads, (4 * hidden + 3) * head_size)]  # q, k, v with biases; out without
+            # q, k, v with biases; out without
+            return [(Stretch(heads), (4 * hidden + 3) * head_size)]
         case Mlp():
-            return [(workload.columns(sublayer), sublayer.ways_in * (hidden + 1) + hidden)]
+            columns = Stretch(workload.columns(sublayer))
+            return [(columns, sublayer.ways_in * (hidden + 1) + hidden)]
 
 
 def _norms_across_heads(workload: Workload) -> int:

@@ -183,6 +183,7 @@ def _share(heads: Heads, own: int, size: int) -> Iterator[Heads]:
     if size <= queries:
         shares = share_heads(queries, keys, size)
         yield shares.queries[own], shares.matched_size(own)
+        yield shares.queries[own], len(shares.keys[own])  # of cut weights, before they are matched
 
 
 def _ends(members: Sequence[int], mesh: Mesh) -> set[int]:
