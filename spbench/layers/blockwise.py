@@ -25,8 +25,7 @@ whatever the ranks:
     queries behind it          x             x            .
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple, final
 
@@ -34,72 +33,12 @@ import torch
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
-from spbench.layers.kernels import LIMITS, chunks, gradients_of, with_lse
+from spbench.layers.kernels import Part, attend_block, block_gradients, from_row, merge
 from spbench.workload.mesh import Mesh
-from spbench.workload.sharding import Run, Shard, shard_sizes
+from spbench.workload.sharding import Run, Shard
 
-
-class Part(NamedTuple):
-    """Attention of all queries to some of the keys."""
-
-    out: Tensor
-    """(b, Z, S, D)."""
-    lse: Tensor
-    """(b, Z, S): the log-sum-exp of each row of scores, in float32 at least."""
-
-
-def attend_block(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Part:
-    """Attention of folded queries to a block of keys.
-
-    Parameters
-    ----------
-    q : Tensor
-        (b, Z, S, D).
-    k, v : Tensor
-        (b, Zkv, K, D), of as many heads or fewer.
-    causal : bool
-        Whether query i sees the keys 0 to i of the block alone, of which there are as many.
-
-    Returns
-    -------
-    Part
-        Of these keys: out (b, Z, S, D) and log-sum-exp (b, Z, S).
-    """
-    count = chunks(q, k, LIMITS, masked=False)
-    return Part(*_in_chunks(partial(with_lse, causal=causal), count, q, k, v))
-
-
-def merge(total: Part | None, part: Part, row: int = 0) -> Part:
-    """``total`` and a part of its rows from ``row`` on, in the memory of ``total``.
-
-    In float32 at least: each is rounded once, whatever their number. The sigmoid of a gap between
-    log-sum-exps is right for any gap; log(1 + exp(x)) overflows above 88.
-    """
-    if total is None:
-        return part
-    total = Part(total.out.to(total.lse.dtype), total.lse)
-    out, lse = from_row(total.out, row), from_row(total.lse, row)
-    # exp(lse_i - lse) of the new part is the sigmoid of the gap: out + weight (new out - out).
-    gap = part.lse - lse
-    out.lerp_(part.out.to(out.dtype), gap.sigmoid()[..., None])
-    torch.logaddexp(lse, part.lse, out=lse)
-    return total
-
-
-def block_gradients(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, whole: Part, *, causal: bool = False
-) -> tuple[Tensor, ...]:
-    """What a block adds to dQ, and its dK and dV.
-
-    Parameters
-    ----------
-    grad, q : (b, Z, S, D), the queries and the gradient of their out
-    k, v : (b, Zkv, K, D), the block
-    whole : these queries' merge of all blocks
-    causal : whether query i sees the keys 0 to i alone
-    """
-    count = chunks(q, k, LIMITS, masked=False)
-    return _in_chunks(partial(gradients_of, causal=causal), count, grad, q, k, v, *whole)
+__all__ = ["Part", "attend_block", "block_gradients", "from_row", "merge"]
+"""What rings and gathers take from here of the kernels: parts, and what is done with them."""
 
 
 def added(total: Tensor | None, part: Tensor, row: int) -> Tensor:
@@ -109,22 +48,6 @@ def added(total: Tensor | None, part: Tensor, row: int) -> Tensor:
     total = total.to(torch.promote_types(total.dtype, torch.float32))
     from_row(total, row).add_(part)
     return total
-
-
-def from_row(x: Tensor, row: int) -> Tensor:
-    """The rows of (b, Z, S, ...) from ``row`` on; of all no view, which takes a host its time."""
-    return x[:, :, row:] if row else x
-
-
-def _in_chunks(
-    call: Callable[..., tuple[Tensor, ...]], count: int, *tensors: Tensor
-) -> tuple[Tensor, ...]:
-    """``call`` of as many equal chunks of the folded batch."""
-    if count == 1:
-        return call(*tensors)
-    sizes = list(shard_sizes(len(tensors[0]), count))
-    parts = zip(*(x.split(sizes) for x in tensors), strict=True)
-    return tuple(torch.cat(same) for same in zip(*(call(*part) for part in parts), strict=True))
 
 
 # Keys and values on their way between ranks

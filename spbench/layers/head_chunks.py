@@ -94,7 +94,9 @@ def _apart(x: Tensor, ranks: int, sizes: Sizes) -> Sequence[Tensor]:
 
 
 def _of_heads(scores: Scores, first: int, count: int) -> Scores:
-    """Scores with the bias of some heads."""
+    """Scores with the bias and the sinks of some heads."""
+    if scores.sinks is not None:
+        scores = replace(scores, sinks=scores.sinks.narrow(0, first, count))
     if scores.bias is None:
         return scores
     return replace(scores, bias=scores.bias.narrow(3, first, count))

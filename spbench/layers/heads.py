@@ -233,6 +233,8 @@ def _padded(
     heads, keys = padded_heads(q.shape[-2], k.shape[-2], ranks)
     if heads == q.shape[-2]:
         return q, k, v, scores
+    if scores.sinks is not None:
+        scores = replace(scores, sinks=F.pad(scores.sinks, (0, heads - q.shape[-2])))
     if scores.bias is not None:
         scores = replace(scores, bias=F.pad(scores.bias, (0, heads - q.shape[-2])))
     return _with_zeros(q, heads), _with_zeros(k, keys), _with_zeros(v, keys), scores
@@ -243,11 +245,20 @@ def _with_zeros(x: Tensor, heads: int) -> Tensor:
 
 
 def bias_of_heads(scores: Scores, queries: Sizes, comm: Collectives) -> Scores:
-    """Scores with the whole bias of this rank's heads, from its positions of all heads."""
+    """Scores with the whole bias of this rank's heads, from its positions of all heads; and with
+    their sinks."""
+    scores = sinks_of_heads(scores, queries, comm.rank)
     if scores.bias is None or scores.bias_shard is None:
         return scores
     (bias,) = comm.switch(scores.bias, before=scores.bias_shard, after=Shard.of_sizes(3, queries))
     return replace(scores, bias=bias, bias_shard=None)
+
+
+def sinks_of_heads(scores: Scores, queries: Sizes, rank: int) -> Scores:
+    """Scores with the sinks of this rank's heads alone."""
+    if scores.sinks is None:
+        return scores
+    return replace(scores, sinks=scores.sinks.split(list(queries))[rank])
 
 
 def traffic_by_heads(
@@ -460,9 +471,10 @@ def taken(scores: Scores, workload: Workload, comm: Collectives) -> Scores:
 
     Every rank has that of all heads. Backward: an all-gather.
     """
+    heads = cut_heads(workload.heads, workload.key_heads, comm.size)
+    scores = sinks_of_heads(scores, heads, comm.rank)
     if scores.bias is None:
         return scores
-    heads = cut_heads(workload.heads, workload.key_heads, comm.size)
     own: Tensor = applied(_Taken, scores.bias, Shard.of_sizes(3, heads), comm)
     return replace(scores, bias=own, bias_shard=None)
 

@@ -18,13 +18,17 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple, final
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
+from spbench.comm.compiler import applied
+from spbench.workload.band import Strip, Tile
 from spbench.workload.sharding import shard_sizes
 
 aten = torch.ops.aten
@@ -378,6 +382,206 @@ KERNELS = {
     SDPBackend.FLASH_ATTENTION: LseKernel(_flash, _flash_backward, takes_groups=True),
     SDPBackend.EFFICIENT_ATTENTION: LseKernel(_efficient, _efficient_backward, takes_groups=False),
 }
+
+
+# Parts of attention, and what a window leaves
+
+
+class Part(NamedTuple):
+    """Attention of all queries to some of the keys."""
+
+    out: Tensor
+    """(b, Z, S, D)."""
+    lse: Tensor
+    """(b, Z, S): the log-sum-exp of each row of scores, in float32 at least."""
+
+
+def attend_block(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Part:
+    """Attention of folded queries to a block of keys.
+
+    Parameters
+    ----------
+    q : Tensor
+        (b, Z, S, D).
+    k, v : Tensor
+        (b, Zkv, K, D), of as many heads or fewer.
+    causal : bool
+        Whether query i sees the keys 0 to i of the block alone, of which there are as many.
+
+    Returns
+    -------
+    Part
+        Of these keys: out (b, Z, S, D) and log-sum-exp (b, Z, S).
+    """
+    count = chunks(q, k, LIMITS, masked=False)
+    return Part(*_in_chunks(partial(with_lse, causal=causal), count, q, k, v))
+
+
+def merge(total: Part | None, part: Part, row: int = 0) -> Part:
+    """``total`` and a part of its rows from ``row`` on, in the memory of ``total``.
+
+    In float32 at least: each is rounded once, whatever their number. The sigmoid of a gap between
+    log-sum-exps is right for any gap; log(1 + exp(x)) overflows above 88.
+    """
+    if total is None:
+        return part
+    total = Part(total.out.to(total.lse.dtype), total.lse)
+    out, lse = from_row(total.out, row), from_row(total.lse, row)
+    # exp(lse_i - lse) of the new part is the sigmoid of the gap: out + weight (new out - out).
+    gap = part.lse - lse
+    out.lerp_(part.out.to(out.dtype), gap.sigmoid()[..., None])
+    torch.logaddexp(lse, part.lse, out=lse)
+    return total
+
+
+def block_gradients(
+    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, whole: Part, *, causal: bool = False
+) -> tuple[Tensor, ...]:
+    """What a block adds to dQ, and its dK and dV.
+
+    Parameters
+    ----------
+    grad, q : (b, Z, S, D), the queries and the gradient of their out
+    k, v : (b, Zkv, K, D), the block
+    whole : these queries' merge of all blocks
+    causal : whether query i sees the keys 0 to i alone
+    """
+    count = chunks(q, k, LIMITS, masked=False)
+    return _in_chunks(partial(gradients_of, causal=causal), count, grad, q, k, v, *whole)
+
+
+def from_row(x: Tensor, row: int) -> Tensor:
+    """The rows of (b, Z, S, ...) from ``row`` on; of all no view, which takes a host its time."""
+    return x[:, :, row:] if row else x
+
+
+def _in_chunks(
+    call: Callable[..., tuple[Tensor, ...]], count: int, *tensors: Tensor
+) -> tuple[Tensor, ...]:
+    """``call`` of as many equal chunks of the folded batch."""
+    if count == 1:
+        return call(*tensors)
+    sizes = list(shard_sizes(len(tensors[0]), count))
+    parts = zip(*(x.split(sizes) for x in tensors), strict=True)
+    return tuple(torch.cat(same) for same in zip(*(call(*part) for part in parts), strict=True))
+
+
+def attend_tiles(
+    q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, tiles: Sequence[Tile]
+) -> Tensor:
+    """Attention of each query to the keys that ``tiles`` show it, differentiable.
+
+    Parameters
+    ----------
+    q : (b, Z, S, D)
+    k, v : (b, Zkv, K, D) and (b, Zkv, K, Dv)
+    sinks : (Z,), a score of each head that has no value; None: there are none
+    tiles : of all pairs that see each other, each once
+
+    Returns
+    -------
+    (b, Z, S, Dv)
+    """
+    out: Tensor = applied(_OfTiles, q, k, v, sinks, tiles)
+    return out
+
+
+def tiles_part(q: Tensor, k: Tensor, v: Tensor, tiles: Sequence[Tile]) -> Part:
+    """The out and log-sum-exps of ``attend_tiles``, without sinks; of rows without keys 0, and
+    minus infinity."""
+    total = nothing_seen(q, v)
+    add_tiles(total, q, k, v, tiles)
+    return total
+
+
+def nothing_seen(q: Tensor, v: Tensor) -> Part:
+    """The part of no keys, in float32 at least: 0, of weight 0."""
+    wide = torch.promote_types(q.dtype, torch.float32)
+    rows = q.new_zeros(*q.shape[:-1], v.shape[-1], dtype=wide)
+    return Part(rows, rows.new_full(q.shape[:-1], -torch.inf))
+
+
+def add_tiles(total: Part, q: Tensor, k: Tensor, v: Tensor, tiles: Sequence[Tile]) -> None:
+    """Merges what these tiles give into ``total``, in its memory."""
+    for tile in tiles:
+        given = _given(tile, [q], [k, v])
+        part = Part(*(_turned(tile, x) for x in attend_block(*given, causal=tile.sees != "whole")))
+        own = Part(*_strips(tile.rows, *total))
+        many = len(own.out)
+        merge(own, Part(*(x.unflatten(0, (many, -1)) for x in part)))
+
+
+def add_gradients_of_tiles(
+    sums: Sequence[Tensor], rows: Sequence[Tensor], keys: Sequence[Tensor], tiles: Sequence[Tile]
+) -> None:
+    """Adds what these tiles give to dQ, dK and dV, in their memory.
+
+    ``rows``: grad, q, out and lse; ``keys``: k and v.
+    """
+    for tile in tiles:
+        grad, q, out, lse, k, v = _given(tile, rows, keys)
+        found = block_gradients(grad, q, k, v, Part(out, lse), causal=tile.sees != "whole")
+        into = _strips(tile.rows, sums[0]) + _strips(tile.keys, *sums[1:])
+        for total, gradient in zip(into, found, strict=True):
+            total.add_(_turned(tile, gradient).unflatten(0, (len(total), -1)))
+
+
+def with_sinks(total: Part, sinks: Tensor | None) -> Part:
+    """``total``, whose softmax has one more score in each row: a head's (Z,), without a value."""
+    if sinks is None:
+        return total
+    lse = torch.logaddexp(total.lse, sinks.detach().to(total.lse.dtype)[:, None])
+    return Part(total.out * (total.lse - lse).exp()[..., None], lse)
+
+
+def gradient_of_sinks(
+    grad: Tensor, out: Tensor, lse: Tensor, sinks: Tensor | None
+) -> Tensor | None:
+    """That of ``with_sinks``, from its out and lse; the rest of backward is as without sinks."""
+    if sinks is None:
+        return None
+    # A score's gradient is P (dO v - rowsum(dO * O)), with P = exp(score - lse), and v = 0.
+    weight = (sinks.detach().to(lse.dtype)[:, None] - lse).exp()
+    of_rows = (grad.to(lse.dtype) * out.to(lse.dtype)).sum(-1)
+    return -(weight * of_rows).sum((0, 2)).to(sinks.dtype)
+
+
+class _OfTiles(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
+        sinks, ctx.tiles = how
+        total = with_sinks(tiles_part(q, k, v, ctx.tiles), sinks)
+        out = like_queries(q, v).copy_(total.out)
+        ctx.save_for_backward(q, k, v, out, total.lse, sinks)
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        q, k, v, out, lse, sinks = ctx.saved_tensors
+        sums = [x.new_zeros(x.shape, dtype=lse.dtype) for x in (q, k, v)]
+        add_gradients_of_tiles(sums, (grad, q, out, lse), (k, v), ctx.tiles)
+        d_q, d_k, d_v = (x.to(q.dtype) for x in sums)
+        return d_q, d_k, d_v, gradient_of_sinks(grad, out, lse, sinks), None
+
+
+def _strips(strip: Strip, *tensors: Tensor) -> list[Tensor]:
+    """(b, Z, S, ...) as the stretches of a strip, (b, count, Z, size, ...), views."""
+    length = (strip.times - 1) * strip.step + strip.size
+    apart = (x.narrow(2, strip.first, length).unfold(2, strip.size, strip.step) for x in tensors)
+    # (b, Z, count, ..., size): the stretch that unfolds goes last
+    return [x.movedim(-1, 3).transpose(1, 2) for x in apart]
+
+
+def _given(tile: Tile, rows: Sequence[Tensor], keys: Sequence[Tensor]) -> list[Tensor]:
+    """Its stretches as a folded batch; turned round where a query sees later keys, so that these
+    are the earlier ones."""
+    stretches = _strips(tile.rows, *rows) + _strips(tile.keys, *keys)
+    return [_turned(tile, x.flatten(0, 1)) for x in stretches]
+
+
+def _turned(tile: Tile, x: Tensor) -> Tensor:
+    return x.flip(2) if tile.sees == "late" else x
 
 
 # What stands for kernels on tensors without data

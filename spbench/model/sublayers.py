@@ -94,12 +94,17 @@ class Attending(nn.Module, ABC):
         self.core = AttentionCore(shared)
         self.attend = recomputed(self.core) if workload.recomputes_attention else self.core
         self.dims, self.causal = workload.dims(attention), attention.causal
+        self.reach = attention.reach
+        self.sinks: nn.Parameter | None = None
         self.norm: EachHeadNorm | AcrossHeadsNorm | None = None
         if workload.qk_norm == ACROSS_HEADS:
             self.norm = AcrossHeadsNorm(workload, self.comm, is_cut=self.plan.cuts_weights)
         elif workload.qk_norm:
             self.norm = EachHeadNorm(workload.head_size)
         self.rotary = Rotary(attention, workload, shared.tables, self.comm)
+        if attention.sinks:
+            self.sinks = nn.Parameter(torch.empty(workload.heads))
+            mark_of_heads(self.sinks)
         self.projection: nn.Parameter | None = None
         self.projected_grids: dict[int, Grid] = {}
         """The dims of ``projection`` that are axes, and which of the model's each is."""
@@ -137,6 +142,8 @@ class Attending(nn.Module, ABC):
         scores = Scores(
             dims=self.dims,
             causal=self.causal,
+            reach=self.reach,
+            sinks=self.sinks,
             projection=self.projection,
             bias=None if self.bias is None else self.bias(inputs.pairs[self.bias_axis]),
             bias_shard=None if self.bias is None else self.bias_shard,

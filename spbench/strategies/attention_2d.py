@@ -32,6 +32,7 @@ from spbench.layers.blockwise import AttentionGrid, Part, folded_shard, pack, un
 from spbench.layers.memory_order import put_outermost
 from spbench.strategies.fixed_axis import AUTO, FixedAxis, FixedPlan
 from spbench.strategies.refusals import (
+    banded_why_not,
     blocks_why_not,
     divisors,
     grouped_why_not,
@@ -122,7 +123,8 @@ class Attention2D(FixedAxis):
         return groups_why_not(ranks, rows=self.rows) or super().why_not(workload, ranks)
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
-        unfit = grouped_why_not(axis, workload) or blocks_why_not(axis, workload)
+        unfit = grouped_why_not(axis, workload) or banded_why_not(axis, workload)
+        unfit = unfit or blocks_why_not(axis, workload)
         return super().why_not_along(axis, workload, ranks) or unfit
 
     def alternatives(self, workload: Workload, ranks: int) -> Sequence[FixedPlan]:

@@ -45,7 +45,7 @@ from spbench.layers.blockwise import (
 )
 from spbench.layers.memory_order import put_outermost
 from spbench.strategies.fixed_axis import FixedAxis, FixedPlan
-from spbench.strategies.refusals import blocks_why_not
+from spbench.strategies.refusals import banded_why_not, blocks_why_not
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Run, Shard
 from spbench.workload.traffic import Traffic, Transfer
@@ -100,7 +100,8 @@ class KVGather(FixedAxis):
     gather_again: bool = False
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
-        return super().why_not_along(axis, workload, ranks) or blocks_why_not(axis, workload)
+        unfit = banded_why_not(axis, workload) or blocks_why_not(axis, workload)
+        return super().why_not_along(axis, workload, ranks) or unfit
 
 
 def seen(

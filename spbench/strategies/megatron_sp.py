@@ -36,7 +36,9 @@ from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.heads import (
     bias_of_groups,
     bias_traffic_by_groups,
+    cut_heads,
     matched_keys,
+    sinks_of_heads,
     traffic_across,
     with_heads,
 )
@@ -235,6 +237,8 @@ class GroupsPlan(CutPlan):
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
         others = comm.along(*comm.mesh.without(TP))
+        heads = cut_heads(self.workload.heads, self.workload.key_heads, self.size)
+        scores = sinks_of_heads(scores, heads, comm.along(TP).rank)
         return self.across.attend(q, k, v, scores, shard.joined(self.size), others)
 
 

@@ -85,6 +85,19 @@ def biased_why_not(axis: str, workload: Workload) -> str | None:
     )
 
 
+def banded_why_not(axis: str, workload: Workload) -> str | None:
+    """Why attention along ``axis`` cannot leave out keys by a window, or have sinks; or None."""
+    along_axis = [attention for attention in workload.attentions if axis in attention.axes]
+    has = [key for key in ("window", "sinks") if any(getattr(each, key) for each in along_axis)]
+    if not has:
+        return None
+    what = "a window" if has[0] == "window" else "sinks"
+    return (
+        f"it does not serve {what}, as attention along {axis} has; shard another axis, or take "
+        "halo, or a strategy that shares heads or cuts the weights"
+    )
+
+
 def grouped_why_not(axis: str, workload: Workload) -> str | None:
     """Why attention along ``axis`` cannot go by groups of ranks and parts of keys; or None."""
     if not any(

@@ -42,7 +42,7 @@ from spbench.layers.blockwise import (
 )
 from spbench.layers.memory_order import put_outermost
 from spbench.strategies.fixed_axis import FixedAxis, FixedPlan
-from spbench.strategies.refusals import biased_why_not, blocks_why_not
+from spbench.strategies.refusals import banded_why_not, biased_why_not, blocks_why_not
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.sharding import Shard
@@ -95,7 +95,8 @@ class Ring(FixedAxis):
     half_gradients: bool = False
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
-        unfit = biased_why_not(axis, workload) or blocks_why_not(axis, workload)
+        unfit = biased_why_not(axis, workload) or banded_why_not(axis, workload)
+        unfit = unfit or blocks_why_not(axis, workload)
         return super().why_not_along(axis, workload, ranks) or unfit
 
 

@@ -31,9 +31,11 @@ from spbench.layers.attention import Scores, attend_projected, projected_traffic
 from spbench.layers.memory_order import put_outermost
 from spbench.layers.rsa_rows import Rows, softmax_, softmax_backward_
 from spbench.strategies.fixed_axis import FixedAxis, FixedPlan
+from spbench.strategies.refusals import banded_why_not
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Traffic, Transfer
+from spbench.workload.workload import Workload
 
 
 @final
@@ -79,6 +81,10 @@ class RingSelfAttention(FixedAxis):
     keeps_scores: ClassVar[bool] = True
     plan: ClassVar[type[RingPlan]] = RingPlan
     reduce_scatter: bool = False
+
+    def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
+        unfit = banded_why_not(axis, workload)
+        return super().why_not_along(axis, workload, ranks) or unfit
 
 
 class _Rings(torch.autograd.Function):

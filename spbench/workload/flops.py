@@ -7,6 +7,7 @@ tested against that mode on the math backend. A multiply and an add are two oper
     attention   2 x tokens x attended length x (width of q + width of results)
                                                         (scores, and their product with v)
     causal      as attention, with (length + 1) / 2, the mean number of keys of a position
+    window      as attention, with the mean number of keys of a position; sinks are not counted
     projected   as attention to so many keys, and 2 x tokens x projection x (width of k + of v)
     pair bias   2 x length^2 x channels x heads, for each sample
     backward    twice the forward; recomputation is not counted (model operations)
@@ -17,6 +18,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
+from spbench.workload.band import seen_pairs
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.fields import ACROSS_HEADS
 from spbench.workload.sharding import Sizes, Stretch
@@ -127,7 +129,7 @@ def _norms_across_heads(workload: Workload) -> int:
 
 
 def _score_parameters(attention: Attention, workload: Workload) -> int:
-    """Replicated parameters of scores: qk-norm, projection along the sequence, pair bias."""
+    """Replicated parameters of scores: qk-norm, sinks, projection along the sequence, pair bias."""
     return _of_heads(attention, workload) + workload.heads * (attention.pair_bias or 0)
 
 
@@ -135,7 +137,8 @@ def _of_heads(attention: Attention, workload: Workload) -> int:
     """Those of them to whose gradients every head adds."""
     norms = 2 * workload.head_size if workload.qk_norm is True else 0  # of queries, of keys
     # Linformer's two projections along the sequence, of keys and of values, for all heads.
-    return norms + 2 * (attention.projection or 0) * workload.length(attention)
+    sinks = workload.heads if attention.sinks else 0
+    return norms + sinks + 2 * (attention.projection or 0) * workload.length(attention)
 
 
 def is_modulated(sublayer: Sublayer, workload: Workload) -> bool:
@@ -218,6 +221,8 @@ def _score_flops(attention: Attention, workload: Workload) -> int:
     # Of each pair of query and key a product of queries' size, and one of results'.
     width = workload.attention_width + workload.result_width
     tokens, length = workload.samples * workload.all_tokens, workload.length(attention)
+    if attention.reach:
+        return 2 * tokens // length * seen_pairs(length, *attention.reach) * width
     if attention.causal:
         return tokens * (length + 1) * width  # 2 x the mean number of keys, (length + 1) / 2
     if attention.projection:

@@ -189,6 +189,17 @@ def _check_attention(attention: Attention, work: WorkloadFields, path: KeyPath) 
     if len(special) > 1:
         message = f"one attention cannot have both {' and '.join(special)}"
         raise MisfitError(message, (*path, special[-1]))
+    banded = [key for key in ("window", "sinks") if getattr(attention, key)]
+    if banded and set(special) - {"causal"}:
+        message = f"one attention cannot have both {special[-1]} and {banded[0]}"
+        raise MisfitError(message, (*path, banded[0]))
+    if attention.window and len(attention.axes) > 1:
+        message = (
+            f"window {attention.window} goes along one axis, not {', '.join(attention.axes)}; "
+            "name one, or leave the window out"
+        )
+        raise MisfitError(message, (*path, "window"))
+    special += banded
     if work.text:
         _check_joint(attention, special, work, path)
     if attention.pair_bias:

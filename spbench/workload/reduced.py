@@ -29,8 +29,8 @@ from spbench.workload.workload import Workload
 BLOCKS = 3
 """A defect of the first block, of the last one, and of those in between."""
 LEAST_HEAD_DIM = 8
-SIDES = {"length": 7, "projection": 5, "pair_bias": 3}
-"""Text tokens, projected lengths and channels of pairs where heads are smaller, too."""
+SIDES = {"length": 7, "projection": 5, "pair_bias": 3, "window": 6}
+"""Text tokens, projected lengths, channels of pairs and windows where heads are smaller, too."""
 MOST_PLACES = 5
 """Places that are tried along each but the longest of axes that are one."""
 

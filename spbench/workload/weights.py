@@ -163,6 +163,8 @@ def _of_scores(attention: Attention, workload: Workload) -> Iterator[Weight]:
         yield Weight((units, size), 0, (Stretch(units),))
     elif workload.qk_norm:
         yield from [Weight((size,), of_heads=True)] * 2
+    if attention.sinks:
+        yield Weight((workload.heads,), of_heads=True)
     if attention.projection:
         lengths = [n for axis, n in workload.axes.items() if axis in attention.axes]
         yield Weight((2, attention.projection, *lengths), of_heads=True)

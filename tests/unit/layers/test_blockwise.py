@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from spbench.layers import blockwise
+from spbench.layers import kernels
 from spbench.layers.blockwise import (
     Part,
     add_gradients,
@@ -102,7 +102,7 @@ def test_a_block_on_the_diagonal_is_masked(kernel: SDPBackend) -> None:
 def test_large_batches_go_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """What exceeds a kernel's limits is computed by parts of the folded batch."""
     given = example(torch.float64)
-    monkeypatch.setattr(blockwise, "LIMITS", KernelLimits(folded_batch=1))
+    monkeypatch.setattr(kernels, "LIMITS", KernelLimits(folded_batch=1))
     assert max(map(error, in_blocks(*given), exact(*given))) < 1e-14
 
 

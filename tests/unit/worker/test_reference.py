@@ -228,10 +228,20 @@ def heads_of(x: Tensor, weights: Weights, name: str) -> Tensor:
     return torch.einsum("bph,zdh->bpzd", x, weights[f"{name}.weight"]) + weights[f"{name}.bias"]
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, bias: Tensor | None = None) -> Tensor:
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seen: Tensor,
+    bias: Tensor | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
     scores = torch.einsum("pzd,kzd->zpk", q, k) / math.sqrt(q.shape[-1])
     scores = scores if bias is None else scores + bias
-    return torch.einsum("zpk,kzd->pzd", scores.masked_fill(~seen, -math.inf).softmax(-1), v)
+    scores = scores.masked_fill(~seen, -math.inf)
+    if sinks is not None:  # one more score in each row, which is left out behind the softmax
+        scores = torch.cat([scores, sinks[:, None, None].expand(-1, len(q), 1)], -1)
+    return torch.einsum("zpk,kzd->pzd", scores.softmax(-1)[..., : len(k)], v)
 
 
 def split_heads(work: Workload, weights: Weights, qkv: Tensor) -> list[Tensor]:
@@ -273,6 +283,10 @@ def self_attention(
         mine_k, mine_v, bias = k[b, group], v[b, group], None
         seen = torch.ones(len(group), len(group), dtype=torch.bool)
         seen = seen.tril() if attention.causal else seen
+        if attention.window:
+            before = attention.window - 1 if attention.causal else attention.window // 2
+            after = 0 if attention.causal else (attention.window - 1) // 2
+            seen = seen.triu(-before).tril(after)
         if attention.projection:
             along_k, along_v = weights["projection"].reshape(2, attention.projection, -1)
             mine_k = torch.einsum("ps,szd->pzd", along_k, mine_k)
@@ -282,7 +296,8 @@ def self_attention(
             bias = torch.einsum(
                 "ijc,zc->zij", given.pairs[attention.axes[0]][b], weights["bias.weight"]
             )
-        out[b, group] = attend(q[b, group], mine_k, mine_v, seen, bias)
+        sinks = weights["sinks"] if attention.sinks else None
+        out[b, group] = attend(q[b, group], mine_k, mine_v, seen, bias, sinks)
     return out
 
 
