@@ -537,7 +537,7 @@ def with_sinks(total: Part, sinks: Tensor | None) -> Part:
 def gradient_of_sinks(
     grad: Tensor, out: Tensor, lse: Tensor, sinks: Tensor | None
 ) -> Tensor | None:
-    """That of ``with_sinks``, from its out and lse; the rest of backward is as without sinks."""
+    """The gradient of a head's sink, from the out and lse that have it in them."""
     if sinks is None:
         return None
     # A score's gradient is P (dO v - rowsum(dO * O)), with P = exp(score - lse), and v = 0.

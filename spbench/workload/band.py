@@ -22,7 +22,7 @@ from spbench.workload.sharding import Run
 Reach = tuple[int, int]
 """The keys that a query sees before its own position, and behind it."""
 Sees = Literal["whole", "early", "late"]
-"""Of a tile all keys; of a square one those up to the query's own column, or from that on."""
+"""What a query sees of a tile: all keys; in a square those up to its own column, or from it on."""
 
 
 class Strip(NamedTuple):
@@ -96,7 +96,7 @@ def tiles(rows: Run, keys: Run, reach: Reach | None, *, causal: bool) -> list[Ti
 
 
 def _inside(starts: list[int], origin: int, block: int, reach: Reach) -> Iterator[Tile]:
-    """Of blocks that see as many keys each."""
+    """The tiles of blocks that see as many keys each, all of which are there."""
     before, after = reach
     first, count = starts[0], len(starts)
 
@@ -114,7 +114,8 @@ def _inside(starts: list[int], origin: int, block: int, reach: Reach) -> Iterato
 
 
 def _clipped(start: int, origin: int, count: int, reach: Reach, keys: int) -> Iterator[Tile]:
-    """Of one block of ``count`` queries, of whose keys those from 0 to below ``keys`` are there."""
+    """The tiles of one block of ``count`` queries; of the keys those from 0 to below ``keys`` are
+    there."""
     before, after = reach
     row = start - origin
     # The late square: of its columns some are missing at either end.

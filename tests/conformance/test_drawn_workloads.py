@@ -20,6 +20,7 @@ from spbench.workload.reduced import reductions
 from spbench.workload.workload import Workload
 
 SWIGLU = {"mlp": 0.7, "activation": "swiglu"}
+WINDOWS = [{"window": n, "sinks": n % 2 == 0} for n in (1, 2, 5)]
 AXES = ("time", "height", "width")
 
 
@@ -36,6 +37,8 @@ def attentions(draw: st.DrawFn, names: tuple[str, ...], text: int) -> dict[str, 
     special: dict[str, Any] = draw(
         st.sampled_from([{}, {}, {"causal": True}, {"projection": 4}, {"pair_bias": 3}])
     )
+    if special in ({}, {"causal": True}):
+        special = special | draw(st.sampled_from([{}, {}, {"sinks": True}, *WINDOWS]))
     beside = draw(st.sampled_from([{}, {}, {"beside": {"mlp": 1.3}}, {"beside": SWIGLU}]))
     return {"attention": axes, **special, **beside}
 

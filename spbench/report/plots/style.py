@@ -43,6 +43,7 @@ COLOURS = {
     "kv-gather": "#D55E00",
     "attention-2d": "#882255",
     "usp": "#332288",
+    "halo": "#999933",
 }
 IDEAS = {
     "ulysses": (
