@@ -43,16 +43,13 @@ from spbench.layers.kernels import (
 from spbench.layers.memory_order import put_outermost
 from spbench.strategies.fixed_axis import FixedAxis, FixedPlan
 from spbench.strategies.refusals import across_misfit
-from spbench.strategies.registry import exchange
+from spbench.strategies.registry import WHOLE, exchange
 from spbench.workload.band import Reach, Tile
 from spbench.workload.block import Attention, Mlp, Stack, Sublayer
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Run, Shard
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
-
-WHOLE = ("ulysses", "ring", "kv-gather")
-"""Strategies that may serve attentions without a window."""
 
 
 class Edge(NamedTuple):

@@ -206,6 +206,8 @@ ACROSS = ("ring", "kv-gather", "attention-2d")
 """Names of strategies that may attend across groups of ranks that share heads."""
 EXCHANGES = ("ulysses", *ACROSS, "usp")
 """Names of strategies that may attend to all axes joined, or across groups that cut weights."""
+WHOLE = ("ulysses", "ring", "kv-gather")
+"""Names of strategies that may serve attentions without a window beside those with one."""
 CUTS = "megatron-sp"
 """The name of the strategy by which groups of neighbours cut weights, whatever goes across them."""
 

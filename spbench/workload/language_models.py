@@ -18,6 +18,8 @@ from spbench.workload.block import MAX_DEPTH
 from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.model_config import Config, Model, linear, mlp_ratio
 
+MOST_LAYERS = 8
+"""Layers of a model that are one block of a workload, where they take turns."""
 TOKENS = 8192
 """Tokens of a sequence, where the model's context is not shorter."""
 GATES = ("silu", "swish", "gelu", "gelu_new", "gelu_pytorch_tanh")
@@ -40,14 +42,8 @@ def language_model(config: Config) -> Model:
     fields |= {"kv_heads": heads.keys} if heads.keys != heads.queries else {}
     fields |= {"head_dim": heads.size} if heads.queries * heads.size != hidden else {}
     fields |= {"v_head_dim": heads.value_size} if heads.value_size != heads.size else {}
-    attention = {"attention": "sequence", "causal": True}
-    stacks = [
-        {
-            "depth": len(list(blocks)),
-            "block": [attention, {"mlp": mlp_ratio(columns, hidden), "activation": "swiglu"}],
-        }
-        for columns, blocks in itertools.groupby(_columns(config, depth))
-    ]
+    layers = [*zip(_columns(config, depth), _windows(config, depth, tokens), strict=True)]
+    stacks = _stacks([_layer(mlp_ratio(columns, hidden), window) for columns, window in layers])
     fields |= stacks[0] if len(stacks) == 1 else {"stacks": stacks}
     fields |= {"norm": "rms", "positions": "rotary"}
     fields |= {"qk_norm": True} if _has_qk_norm(config) else {}
@@ -86,19 +82,36 @@ def _sequence(config: Config) -> tuple[int, str]:
     """Tokens of a sequence, and what to say of them."""
     context = config.size("max_position_embeddings", default=TOKENS)
     said = f"not in the config: tokens of a sequence, at most {context} (max_position_embeddings)"
-    window = _window(config)
-    if window and window < min(context, TOKENS):
-        return window, f"{said}; as long as its sliding window, which a workload cannot say"
     return min(TOKENS, context), said
 
 
-def _window(config: Config) -> int:
-    """Positions that a token attends to at most; 0 where all blocks attend to all."""
+def _windows(config: Config, depth: int, tokens: int) -> list[int]:
+    """Positions that a token attends to at most in each block; 0 where it attends to all."""
     is_used = config.flag("use_sliding_window", default=True)
+    window = config.count("sliding_window") if is_used else 0
+    window = window if window < tokens else 0
     kinds = config.data.get("layer_types")
-    if isinstance(kinds, list) and "sliding_attention" not in kinds:
-        is_used = False
-    return config.count("sliding_window") if is_used else 0
+    if not isinstance(kinds, list) or len(kinds) != depth:
+        has_any = not isinstance(kinds, list) or "sliding_attention" in kinds
+        return [window if has_any else 0] * depth
+    return [window if kind == "sliding_attention" else 0 for kind in kinds]
+
+
+def _layer(ratio: float, window: int) -> list[dict[str, Any]]:
+    """The sublayers of one block of the model."""
+    attention: dict[str, Any] = {"attention": "sequence", "causal": True}
+    attention |= {"window": window} if window else {}
+    return [attention, {"mlp": ratio, "activation": "swiglu"}]
+
+
+def _stacks(layers: list[list[dict[str, Any]]]) -> list[dict[str, Any]]:
+    """Stacks of blocks: of a few layers that repeat, or runs of equal ones."""
+    for period in range(2, MOST_LAYERS + 1):
+        times, rest = divmod(len(layers), period)
+        if times > 1 and not rest and layers == layers[:period] * times and layers[0] != layers[1]:
+            return [{"depth": times, "block": [*itertools.chain(*layers[:period])]}]
+    runs = ((layer, len(list(same))) for layer, same in itertools.groupby(layers))
+    return [{"depth": count, "block": layer} for layer, count in runs]
 
 
 def _has_qk_norm(config: Config) -> bool:

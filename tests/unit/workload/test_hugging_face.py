@@ -247,12 +247,17 @@ def test_what_changes_a_language_model(tmp_path: Path) -> None:
     tied = describe(written(tmp_path, LLAMA | {"tie_word_embeddings": True}), "tied")
     assert tied.total == 8_030_261_248 - 4096 * 128256
     assert made(tmp_path, LLAMA | {"max_position_embeddings": 2048}).axes == {"sequence": 2048}
-    windowed = describe(written(tmp_path, LLAMA | {"sliding_window": 4096}), "windowed")
-    assert windowed.workload.axes == {"sequence": 4096}
-    assert "sliding window" in windowed.text
+    windowed = made(tmp_path, LLAMA | {"sliding_window": 4096})
+    assert [x.window for x in windowed.attentions] == [4096]
     for unused in ({"use_sliding_window": False}, {"layer_types": ["full_attention"]}):
         keys = LLAMA | {"sliding_window": 4096} | unused
-        assert made(tmp_path, keys).axes == {"sequence": 8192}
+        assert [x.window for x in made(tmp_path, keys).attentions] == [None]
+    turns = {"layer_types": ["sliding_attention", "full_attention"] * 16}
+    in_turn = made(tmp_path, LLAMA | {"sliding_window": 128} | turns)
+    assert [x.window for x in in_turn.attentions] == [128, None]
+    assert (in_turn.depth, len(in_turn.stack)) == (16, 64)
+    first = {"layer_types": ["sliding_attention"] * 3 + ["full_attention"] * 29}
+    assert made(tmp_path, LLAMA | {"sliding_window": 128} | first).depth_in_words == "3 + 29"
     headless = LLAMA | {"architectures": ["LlamaForSequenceClassification"]}
     assert describe(written(tmp_path, headless), "headless").total == tied.total
     assert describe(written(tmp_path, LLAMA | {"architectures": 3}), "x").total == 8_030_261_248
