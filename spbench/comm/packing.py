@@ -169,7 +169,8 @@ def joined(parts: Parts, dim: int) -> Tensor:
 
 def splits(cuts: Cuts) -> list[int] | None:
     """Elements of each rank in a flat buffer; None: the same for all."""
-    if all(cut.shard.is_even for cut in cuts):
+    # A rank that has nothing for anyone does not know whether others do, in unequal parts.
+    if all(cut.shard.is_even and cut.shard.length for cut in cuts):
         return None
     return [sum(cut.numel(rank) for cut in cuts) for rank in range(len(cuts[0].shard.sizes))]
 

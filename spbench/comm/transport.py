@@ -212,6 +212,13 @@ class Transport(ABC):
         return self._move(self._shift, received, sent)
 
     @never_compiled
+    def edges(self, received: Cut, sent: Cut) -> Handle:
+        """As ``all_to_all``, where a rank has something for a few others alone: it is counted as
+        messages from rank to rank."""
+        self._count("p2p", sent.others_bytes(self.rank))
+        return self._move(self._all_to_all, [received], [sent])
+
+    @never_compiled
     def send(self, x: Tensor, to: int) -> Handle:
         """``x`` goes to one other rank of the group, which receives it."""
         self._count("p2p", x.nbytes)

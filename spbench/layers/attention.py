@@ -23,26 +23,40 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.packing import memory_order, undone
-from spbench.layers.kernels import kernel
+from spbench.layers.kernels import attend_tiles, kernel
 from spbench.layers.memory_order import reshaped
+from spbench.workload.band import Reach, Tile, tiles
 from spbench.workload.block import Attention
-from spbench.workload.sharding import Shard
+from spbench.workload.sharding import Run, Shard
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """Mask, projection and bias of one self-attention."""
+    """Mask, window, sinks, projection and bias of one self-attention."""
 
     dims: tuple[int, ...]
     """The attended dims of (B, *axes, Z, D), ascending."""
     causal: bool = False
+    reach: Reach | None = None
+    """The keys before and behind its position that a query sees; None: no window."""
+    sinks: Tensor | None = None
+    """(Z,), a score of each head that has no value."""
     projection: Tensor | None = None
     """(2, P, *attended lengths), whole: the projections of keys and of values."""
     bias: Tensor | None = None
     """(B, S, S, Z), queries first, added to the scores; ``bias_shard`` cuts its queries."""
     bias_shard: Shard | None = None
+
+    @property
+    def is_banded(self) -> bool:
+        """Whether there is a window, or are sinks: no kernel of torch's has them."""
+        return self.reach is not None or self.sinks is not None
+
+    def tiles(self, rows: Run, keys: Run) -> list[Tile]:
+        """What queries at these positions see of the keys at those."""
+        return tiles(rows, keys, self.reach, causal=self.causal)
 
 
 @final
@@ -68,7 +82,7 @@ class Folding:
     def as_in_memory(cls, x: Tensor, scores: Scores) -> "Folding":
         """The batch as it lies in memory, and S where its order is free: folding need not copy."""
         order = memory_order(x, 2)[:-2]
-        ordered = scores.causal or scores.projection is not None
+        ordered = scores.causal or scores.reach is not None or scores.projection is not None
         dims = scores.dims if ordered else sorted(scores.dims, key=order.index)
         return cls.of(x.shape, dims, order)
 
@@ -101,14 +115,18 @@ def attend_whole(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
     Returns
     -------
     Tensor
-        In the shape of ``q``.
+        In the shape of ``q``, its heads as large as those of ``v``.
     """
     ordered = scores.bias is not None  # by sample
     folding = Folding.of(q.shape, scores.dims) if ordered else Folding.as_in_memory(q, scores)
     folded = [folding.fold(x) for x in (q, k, v)]
     if scores.projection is not None:
         folded[1:] = project(folded[1], folded[2], scores.projection)
-    if scores.bias is None:
+    if scores.is_banded:
+        length = (0, folded[0].shape[2])
+        own_q, own_k, own_v = folded
+        out = attend_tiles(own_q, own_k, own_v, scores.sinks, scores.tiles(length, length))
+    elif scores.bias is None:
         out = kernel(*folded, is_causal=scores.causal)
     else:
         # One sample after another: the kernels want the same bias for their whole batch.
@@ -153,14 +171,17 @@ def attend_projected(
     mine = comm.take(scores.projection, shard.along(2 + scores.dims.index(shard.dim)))
     folding = Folding.of(q.shape, scores.dims)
     partial = project(folding.fold(k), folding.fold(v), mine)
-    short_k, short_v = comm.all_reduce(torch.stack(partial))
+    # In one message, end to end: values may be of another size than keys.
+    both = comm.all_reduce(torch.cat([x.flatten() for x in partial]))
+    parts = both.split([x.numel() for x in partial])
+    short_k, short_v = (x.view(like.shape) for x, like in zip(parts, partial, strict=True))
     return folding.unfold(kernel(folding.fold(q), short_k, short_v))
 
 
 def projected_traffic(attention: Attention, workload: Workload, ranks: int) -> Traffic:
     """Transfers of ``attend_projected`` in forward and in backward."""
     assert attention.projection, "an attention without projection has nothing to sum"
-    short = 2 * workload.key_bytes // workload.length(attention) * attention.projection
+    short = workload.key_value_bytes // workload.length(attention) * attention.projection
     return [Transfer.all_reduce(short, ranks)], [Transfer.all_reduce(short, ranks)]
 
 

@@ -11,7 +11,7 @@ block adds to dQ, and its dK and dV. Tensors are folded, (b, Z, S, D).
 
 Keys and values travel together between ranks, (S, 2, b, Z, D): positions are outermost, so that
 blocks of any length, and the first keys of a block, lie in one piece of memory. So do their
-gradients.
+gradients. Values of another size lie behind their keys, (S, b, Z, D + Dv).
 
 Ranks may form rows and columns: each then attends with the queries of its row to the keys of its
 column. What a row computes for a rank's queries are as many parts as it has columns; the rank
@@ -25,8 +25,7 @@ whatever the ranks:
     queries behind it          x             x            .
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from functools import partial
+from collections.abc import Iterator, Sequence
 from itertools import accumulate
 from typing import NamedTuple, final
 
@@ -34,72 +33,12 @@ import torch
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
-from spbench.layers.kernels import LIMITS, chunks, gradients_of, with_lse
+from spbench.layers.kernels import Part, attend_block, block_gradients, from_row, merge
 from spbench.workload.mesh import Mesh
-from spbench.workload.sharding import Run, Shard, shard_sizes
+from spbench.workload.sharding import Run, Shard
 
-
-class Part(NamedTuple):
-    """Attention of all queries to some of the keys."""
-
-    out: Tensor
-    """(b, Z, S, D)."""
-    lse: Tensor
-    """(b, Z, S): the log-sum-exp of each row of scores, in float32 at least."""
-
-
-def attend_block(q: Tensor, k: Tensor, v: Tensor, *, causal: bool = False) -> Part:
-    """Attention of folded queries to a block of keys.
-
-    Parameters
-    ----------
-    q : Tensor
-        (b, Z, S, D).
-    k, v : Tensor
-        (b, Zkv, K, D), of as many heads or fewer.
-    causal : bool
-        Whether query i sees the keys 0 to i of the block alone, of which there are as many.
-
-    Returns
-    -------
-    Part
-        Of these keys: out (b, Z, S, D) and log-sum-exp (b, Z, S).
-    """
-    count = chunks(q, k, LIMITS, masked=False)
-    return Part(*_in_chunks(partial(with_lse, causal=causal), count, q, k, v))
-
-
-def merge(total: Part | None, part: Part, row: int = 0) -> Part:
-    """``total`` and a part of its rows from ``row`` on, in the memory of ``total``.
-
-    In float32 at least: each is rounded once, whatever their number. The sigmoid of a gap between
-    log-sum-exps is right for any gap; log(1 + exp(x)) overflows above 88.
-    """
-    if total is None:
-        return part
-    total = Part(total.out.to(total.lse.dtype), total.lse)
-    out, lse = from_row(total.out, row), from_row(total.lse, row)
-    # exp(lse_i - lse) of the new part is the sigmoid of the gap: out + weight (new out - out).
-    gap = part.lse - lse
-    out.lerp_(part.out.to(out.dtype), gap.sigmoid()[..., None])
-    torch.logaddexp(lse, part.lse, out=lse)
-    return total
-
-
-def block_gradients(
-    grad: Tensor, q: Tensor, k: Tensor, v: Tensor, whole: Part, *, causal: bool = False
-) -> tuple[Tensor, ...]:
-    """What a block adds to dQ, and its dK and dV.
-
-    Parameters
-    ----------
-    grad, q : (b, Z, S, D), the queries and the gradient of their out
-    k, v : (b, Zkv, K, D), the block
-    whole : these queries' merge of all blocks
-    causal : whether query i sees the keys 0 to i alone
-    """
-    count = chunks(q, k, LIMITS, masked=False)
-    return _in_chunks(partial(gradients_of, causal=causal), count, grad, q, k, v, *whole)
+__all__ = ["Part", "attend_block", "block_gradients", "from_row", "merge"]
+"""What rings and gathers take from here of the kernels: parts, and what is done with them."""
 
 
 def added(total: Tensor | None, part: Tensor, row: int) -> Tensor:
@@ -109,22 +48,6 @@ def added(total: Tensor | None, part: Tensor, row: int) -> Tensor:
     total = total.to(torch.promote_types(total.dtype, torch.float32))
     from_row(total, row).add_(part)
     return total
-
-
-def from_row(x: Tensor, row: int) -> Tensor:
-    """The rows of (b, Z, S, ...) from ``row`` on; of all no view, which takes a host its time."""
-    return x[:, :, row:] if row else x
-
-
-def _in_chunks(
-    call: Callable[..., tuple[Tensor, ...]], count: int, *tensors: Tensor
-) -> tuple[Tensor, ...]:
-    """``call`` of as many equal chunks of the folded batch."""
-    if count == 1:
-        return call(*tensors)
-    sizes = list(shard_sizes(len(tensors[0]), count))
-    parts = zip(*(x.split(sizes) for x in tensors), strict=True)
-    return tuple(torch.cat(same) for same in zip(*(call(*part) for part in parts), strict=True))
 
 
 # Keys and values on their way between ranks
@@ -175,16 +98,30 @@ def folded_shard(shard: Shard, positions: int, rank: int) -> Shard:
     return Shard(0, tuple(runs))
 
 
-def pack(k: Tensor, v: Tensor) -> Tensor:
-    """K and V (b, Z, S, D) as they travel, (S, 2, b, Z, D)."""
-    # (b, Z, S, D) -> (S, b, Z, D), and both side by side in dim 1
-    return torch.stack([x.permute(2, 0, 1, 3) for x in (k, v)], 1)
+Widths = tuple[int, ...]
+"""The sizes of heads of what travels together."""
 
 
-def unpack(packed: Tensor) -> Sequence[Tensor]:
-    """``pack`` undone, as views."""
-    # (S, 2, b, Z, D) -> (2, b, Z, S, D)
-    return packed.permute(1, 2, 3, 0, 4).unbind()
+def widths(*xs: Tensor) -> Widths:
+    """What ``unpack`` has to know of tensors (b, Z, S, D)."""
+    return tuple(x.shape[-1] for x in xs)
+
+
+def pack(*xs: Tensor) -> Tensor:
+    """K and V (b, Z, S, D) as they travel, (S, 2, b, Z, D); of two sizes (S, b, Z, D + Dv)."""
+    outermost = [x.permute(2, 0, 1, 3) for x in xs]
+    return torch.stack(outermost, 1) if _are_equal(widths(*xs)) else torch.cat(outermost, -1)
+
+
+def unpack(packed: Tensor, sizes: Widths) -> Sequence[Tensor]:
+    """``pack`` undone, as views. ``sizes``: the ``widths`` of what was packed."""
+    if _are_equal(sizes):  # (S, 2, b, Z, D) -> (2, b, Z, S, D)
+        return packed.permute(1, 2, 3, 0, 4).unbind()
+    return packed.permute(1, 2, 0, 3).split(sizes, -1)  # (b, Z, S, D + Dv)
+
+
+def _are_equal(sizes: Widths) -> bool:
+    return len(set(sizes)) == 1
 
 
 def first(packed: Tensor, count: int) -> Tensor:
@@ -195,7 +132,7 @@ def first(packed: Tensor, count: int) -> Tensor:
 def add_gradients(sums: Tensor, gradients: Sequence[Tensor]) -> Tensor:
     """Packed ``sums``, to which the gradients of the first of these k and v are added in place."""
     if gradients:
-        olds = unpack(first(sums, gradients[0].shape[2]))
+        olds = unpack(first(sums, gradients[0].shape[2]), widths(*gradients))
         for old, gradient in zip(olds, gradients, strict=True):
             old.add_(gradient)
     return sums
@@ -251,7 +188,8 @@ class AttentionGrid:
         if not self.causal:  # one tile
             return attend_block(q, k, v)
         q, (k, v) = self._ordered(self.queries, q)[0], self._ordered(self.keys, k, v)
-        rows = q.new_zeros(q.shape, dtype=torch.promote_types(q.dtype, torch.float32))
+        wide = torch.promote_types(q.dtype, torch.float32)
+        rows = q.new_zeros(*q.shape[:-1], v.shape[-1], dtype=wide)
         total = Part(rows, rows.new_full(q.shape[:-1], -torch.inf))
         for queries, keys, causal in self.tiles:
             part = attend_block(*_cut(queries, q), *_cut(keys, k, v), causal=causal)

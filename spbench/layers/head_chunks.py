@@ -13,6 +13,7 @@ from collections import deque
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import torch
@@ -64,8 +65,9 @@ def attend_in_chunks(
     each = Shard.of_sizes(dim, (1,) * ranks)  # of the dim of ranks: the heads of each go to it
 
     def start(q: Tensor, k: Tensor, v: Tensor) -> list[Flight]:
-        # What travels together has one shape: more queries than keys go by themselves.
-        together = [(q, k, v)] if group == 1 else [(q,), (k, v)]
+        # What travels together has one shape: more queries than keys go by themselves, and so do
+        # values of another size.
+        together = [list(xs) for _, xs in groupby((q, k, v), key=lambda x: x.shape)]
         return [comm.start_switch(*xs, before=shard, after=each) for xs in together]
 
     starts = deque(partial(start, *qkv) for qkv in by_chunk)
@@ -92,7 +94,9 @@ def _apart(x: Tensor, ranks: int, sizes: Sizes) -> Sequence[Tensor]:
 
 
 def _of_heads(scores: Scores, first: int, count: int) -> Scores:
-    """Scores with the bias of some heads."""
+    """Scores with the bias and the sinks of some heads."""
+    if scores.sinks is not None:
+        scores = replace(scores, sinks=scores.sinks.narrow(0, first, count))
     if scores.bias is None:
         return scores
     return replace(scores, bias=scores.bias.narrow(3, first, count))

@@ -34,6 +34,9 @@ from spbench.workload.sharding import Shard, Sizes, runs_of, shard_sizes
 from spbench.workload.traffic import Traffic, Transfer, along, along_held, shared_length
 from spbench.workload.workload import Workload
 
+Heads = tuple[Tensor, Tensor, Tensor]
+"""Queries, keys and values, (…, Z, D)."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeadShares:
@@ -113,6 +116,25 @@ def all_heads(workload: Workload, ranks: int, pads: bool) -> Workload:
 
 
 @cache
+def cut_heads(heads: int, key_heads: int, ranks: int) -> Sizes:
+    """Query heads of each rank where weights are cut: whole groups, or where there are more ranks
+    than key heads single heads."""
+    if ranks > key_heads:
+        return shard_sizes(heads, ranks)
+    return share_groups(key_heads, heads // key_heads, ranks)
+
+
+def matched_keys(
+    k: Tensor, v: Tensor, workload: Workload, comm: Collectives
+) -> tuple[Tensor, Tensor]:
+    """Keys and values of this rank's part of cut weights, each for as many of its queries."""
+    if comm.size <= workload.key_heads:
+        return k, v
+    shares = share_heads(workload.heads, workload.key_heads, comm.size)
+    return shares.matched(k, comm.rank), shares.matched(v, comm.rank)
+
+
+@cache
 def share_heads(heads: int, key_heads: int, ranks: int) -> HeadShares:
     """Shares of whole groups where those are as even as can be, else of single query heads."""
     group = heads // key_heads
@@ -179,12 +201,29 @@ def attend_by_heads(
     mine = bias_of_heads(scores, shares.queries, comm)
     queries = Shard.of_sizes(dim, shares.queries)
     keys = Shard.of_sizes(dim, shares.key_sizes)
-    q, k, v = comm.switch(
-        q, shares.spread(k), shares.spread(v), before=shard, after=(queries, keys, keys)
-    )
+    qkv = q, shares.spread(k), shares.spread(v)
+    q, k, v = _to_heads(qkv, shard, (queries, keys, keys), comm)
     k, v = shares.matched(k, comm.rank), shares.matched(v, comm.rank)
     out = (attend or attend_whole)(q, k, v, mine)
     return comm.switch(out, before=queries, after=shard, outermost=shard.dim)[0]
+
+
+def _to_heads(
+    qkv: Heads, before: Shard, after: tuple[Shard, Shard, Shard], comm: Collectives
+) -> Heads:
+    """q, k and v in one all-to-all, cut along their heads as ``after`` says."""
+    if qkv[0].shape[-1] == qkv[2].shape[-1]:
+        q, k, v = comm.switch(*qkv, before=before, after=after)
+        return q, k, v
+    # What travels together differs along the cut dim alone: heads of two sizes go number by number.
+    sizes = [x.shape[-1] for x in qkv]
+    numbers = [
+        Shard.of_sizes(heads.dim, tuple(count * size for count in heads.sizes))
+        for heads, size in zip(after, sizes, strict=True)
+    ]
+    flat = comm.switch(*(x.flatten(-2) for x in qkv), before=before, after=numbers)
+    q, k, v = (x.unflatten(-1, (-1, size)) for x, size in zip(flat, sizes, strict=True))
+    return q, k, v
 
 
 def _padded(
@@ -194,6 +233,8 @@ def _padded(
     heads, keys = padded_heads(q.shape[-2], k.shape[-2], ranks)
     if heads == q.shape[-2]:
         return q, k, v, scores
+    if scores.sinks is not None:
+        scores = replace(scores, sinks=F.pad(scores.sinks, (0, heads - q.shape[-2])))
     if scores.bias is not None:
         scores = replace(scores, bias=F.pad(scores.bias, (0, heads - q.shape[-2])))
     return _with_zeros(q, heads), _with_zeros(k, keys), _with_zeros(v, keys), scores
@@ -204,11 +245,20 @@ def _with_zeros(x: Tensor, heads: int) -> Tensor:
 
 
 def bias_of_heads(scores: Scores, queries: Sizes, comm: Collectives) -> Scores:
-    """Scores with the whole bias of this rank's heads, from its positions of all heads."""
+    """Scores with the whole bias of this rank's heads, from its positions of all heads; and with
+    their sinks."""
+    scores = sinks_of_heads(scores, queries, comm.rank)
     if scores.bias is None or scores.bias_shard is None:
         return scores
     (bias,) = comm.switch(scores.bias, before=scores.bias_shard, after=Shard.of_sizes(3, queries))
     return replace(scores, bias=bias, bias_shard=None)
+
+
+def sinks_of_heads(scores: Scores, queries: Sizes, rank: int) -> Scores:
+    """Scores with the sinks of this rank's heads alone."""
+    if scores.sinks is None:
+        return scores
+    return replace(scores, sinks=scores.sinks.split(list(queries))[rank])
 
 
 def traffic_by_heads(
@@ -236,8 +286,12 @@ def traffic_by_heads(
     workload = all_heads(workload, len(held), pads)
     shares = share_heads(workload.heads, workload.key_heads, len(held))
     # of one head over the positions that these ranks hold together
-    head_bytes = workload.head_bytes * sum(held) // shared_length(workload, axis)
-    Q, keys_bytes = workload.heads * head_bytes, 2 * sum(shares.key_sizes) * head_bytes
+    of_key, of_value = (
+        each * sum(held) // shared_length(workload, axis)
+        for each in (workload.head_bytes, workload.value_head_bytes)
+    )
+    Q, result_bytes = workload.heads * of_key, workload.heads * of_value
+    keys_bytes = sum(shares.key_sizes) * (of_key + of_value)
     to_heads = Transfer.together(
         Transfer.all_to_all(Q, held, shares.queries),
         Transfer.all_to_all(keys_bytes, held, shares.key_sizes),
@@ -247,8 +301,9 @@ def traffic_by_heads(
         Transfer.all_to_all(keys_bytes, shares.key_sizes, held),
     )
     bias, bias_back = bias_traffic_by_heads(attention, workload, shares.queries)
-    out = Transfer.all_to_all(Q, shares.queries, held)
-    return [to_heads, *bias, out], [Transfer.all_to_all(Q, held, shares.queries), *bias_back, back]
+    out = Transfer.all_to_all(result_bytes, shares.queries, held)
+    d_out = Transfer.all_to_all(result_bytes, held, shares.queries)
+    return [to_heads, *bias, out], [d_out, *bias_back, back]
 
 
 def bias_traffic_by_heads(sublayer: Sublayer, workload: Workload, heads: Sizes) -> Traffic:
@@ -263,16 +318,16 @@ def bias_traffic_by_heads(sublayer: Sublayer, workload: Workload, heads: Sizes) 
     ]
 
 
-def bias_of_groups(scores: Scores, group: int, comm: Collectives) -> Scores:
-    """``bias_of_heads`` with heads cut by whole groups of ``group`` query heads."""
-    count = 0 if scores.bias is None else scores.bias.shape[3]
-    return bias_of_heads(scores, share_groups(count // group, group, comm.size), comm)
+def bias_of_groups(scores: Scores, workload: Workload, comm: Collectives) -> Scores:
+    """``bias_of_heads`` with heads cut as weights are."""
+    heads = cut_heads(workload.heads, workload.key_heads, comm.size)
+    return bias_of_heads(scores, heads, comm)
 
 
 def bias_traffic_by_groups(sublayer: Sublayer, workload: Workload, ranks: int) -> Traffic:
     """Transfers of ``bias_of_groups`` in forward and in backward."""
-    group = workload.heads // workload.key_heads
-    return bias_traffic_by_heads(sublayer, workload, share_groups(workload.key_heads, group, ranks))
+    heads = cut_heads(workload.heads, workload.key_heads, ranks)
+    return bias_traffic_by_heads(sublayer, workload, heads)
 
 
 # Bytes in groups of ranks, with another exchange across the groups
@@ -411,14 +466,15 @@ def gather_traffic(
     return [Transfer.all_gather(whole_bytes, sizes)], [Transfer.reduce_scatter(whole_bytes, sizes)]
 
 
-def taken(scores: Scores, group: int, comm: Collectives) -> Scores:
-    """``scores`` with the bias of this rank's heads alone, whole groups of ``group`` queries.
+def taken(scores: Scores, workload: Workload, comm: Collectives) -> Scores:
+    """``scores`` with the bias of this rank's heads alone, cut as weights are.
 
     Every rank has that of all heads. Backward: an all-gather.
     """
+    heads = cut_heads(workload.heads, workload.key_heads, comm.size)
+    scores = sinks_of_heads(scores, heads, comm.rank)
     if scores.bias is None:
         return scores
-    heads = share_groups(scores.bias.shape[3] // group, group, comm.size)
     own: Tensor = applied(_Taken, scores.bias, Shard.of_sizes(3, heads), comm)
     return replace(scores, bias=own, bias_shard=None)
 
@@ -427,7 +483,7 @@ def taken_traffic(sublayer: Sublayer, workload: Workload, ranks: int) -> list[Tr
     """Transfers of ``taken`` in backward."""
     if not isinstance(sublayer, Attention) or not sublayer.pair_bias:
         return []
-    heads = share_groups(workload.key_heads, workload.heads // workload.key_heads, ranks)
+    heads = cut_heads(workload.heads, workload.key_heads, ranks)
     return [Transfer.all_gather(workload.bias_bytes(*sublayer.axes), heads)]
 
 

@@ -10,16 +10,27 @@ Where neighbours cut weights (the groups of the mesh's last axis, each alike), a
 columns into a sublayer and some rows out. How the input comes to the columns, and how the sum over
 the rows goes to the ranks, is the strategy's.
 
+Where there are more ranks than key heads, several hold a copy of one:
+
+    8 query heads, 2 of keys, 4 ranks     queries 0 1 | 2 3 | 4 5 | 6 7     keys 0 | 0 | 1 | 1
+
+A rank computes what its own queries add to the gradient of a key head's rows. Holders of a head
+sum that up: each sums one part of the rows and hands it to the others, as an all-reduce among them
+does, 2 (c - 1) / c of the rows with c holders. Ranks that hold two heads, as where 3 ranks share 8
+queries, take part in both sums; so all of them are two all-to-alls, in which most ranks have
+nothing for most others.
+
 An RMS norm of queries and keys is of each head by itself, or of all heads together. Across heads, a
 rank that has only some of the heads needs the others' squares: forward sums two numbers a position
 over the ranks, one of the queries and one of the keys; backward sums their gradients.
 """
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from itertools import accumulate
-from typing import Any, NamedTuple, final
+from typing import Any, Self, final
 
 import torch
 import torch.nn.functional as F
@@ -27,31 +38,17 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from spbench.comm.collectives import Collectives
+from spbench.comm.compiler import applied
 from spbench.comm.deferred import Deferred
+from spbench.comm.packing import Cut
 from spbench.layers.kernels import rms_norm
 from spbench.layers.memory_order import in_memory_order
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.fields import ACROSS_HEADS, DTYPE_BYTES
 from spbench.workload.mesh import PP, Mesh
-from spbench.workload.sharding import Shard, Sizes, runs_of, shard_sizes
+from spbench.workload.sharding import Run, Shard, Stretch, shard_sizes
 from spbench.workload.traffic import Transfer
 from spbench.workload.workload import Workload
-
-
-class Stretch(NamedTuple):
-    """Places of a dim that are shared out by units: groups of heads with one key, or columns."""
-
-    units: int
-    width: int = 1
-    """Places of a unit: with g query heads to a key, g."""
-
-    @property
-    def length(self) -> int:
-        return self.units * self.width
-
-    def lengths(self, ranks: int) -> Sizes:
-        """Places of each rank."""
-        return tuple(count * self.width for count in shard_sizes(self.units, ranks))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,12 +63,12 @@ class LinearSpec:
     def part(self, dim: int, ranks: int) -> Shard:
         """A rank's part, a run of every stretch, where the cut dim is ``dim`` of a tensor."""
         starts = accumulate((stretch.length for stretch in self.stretches), initial=0)
-        by_stretch = [
-            [(start + first, held) for first, held in runs_of(stretch.lengths(ranks))]
-            for start, stretch in zip(starts, self.stretches, strict=False)
-        ]
-        # From runs by stretch to runs by rank: rank 0 has the first queries, keys and values.
-        return Shard(dim, tuple(zip(*by_stretch, strict=True)))
+        by_rank: list[list[Run]] = [[] for _ in range(ranks)]
+        # Rank 0 has the first queries, keys and values.
+        for start, stretch in zip(starts, self.stretches, strict=False):
+            for own, runs in zip(by_rank, stretch.runs(ranks), strict=True):
+                own += [(start + first, held) for first, held in runs]
+        return Shard(dim, tuple(map(tuple, by_rank)))
 
 
 def cut_by_neighbours(spec: LinearSpec, dim: int, comm: Collectives) -> Shard:
@@ -84,6 +81,12 @@ def cut_by_neighbours(spec: LinearSpec, dim: int, comm: Collectives) -> Shard:
 def part_of(parameter: nn.Parameter) -> Shard | None:
     """This rank's part of the whole weight; None: all of it."""
     return getattr(parameter, "shard", None)
+
+
+def whole_bytes(parameter: nn.Parameter, rank: int) -> int:
+    """Bytes of the whole weight, of which this rank may hold a part."""
+    part = part_of(parameter)
+    return parameter.nbytes if part is None else parameter.nbytes // part.sizes[rank] * part.length
 
 
 def is_of_heads(parameter: nn.Parameter) -> bool:
@@ -267,13 +270,20 @@ class ColumnCut(nn.Module):
         super().__init__()
         self.times, self.inner = times, len(spec.in_shape)
         part = cut_by_neighbours(spec, 0, comm)
+        neighbours = comm.along(comm.mesh.last)
+        in_group = part.among(comm.mesh.members(comm.rank, comm.mesh.last))
+        self.copies = CopiedRows.of(in_group, neighbours.rank)
+        self.neighbours = neighbours
         self.weight = empty_parameter(spec.out_shape + spec.in_shape, part, comm.rank)
         self.bias = empty_parameter(spec.out_shape, part, comm.rank)
 
     def forward(self, x: Tensor, shard: Shard | None) -> Tensor:
         if shard is None:
             return product(x, self.weight, self.bias, self.inner)
-        out = self.times(x, self.weight.flatten(0, -2), self.bias.flatten(), shard)
+        weight, bias = self.weight.flatten(0, -2), self.bias.flatten()
+        if self.copies.is_shared:
+            weight, bias = applied(SumOfCopies, weight, bias, self.copies, self.neighbours)
+        out = self.times(x, weight, bias, shard)
         return out.unflatten(-1, self.bias.shape)
 
 
@@ -290,6 +300,151 @@ class RowCut(nn.Module):
 
     def forward(self, x: Tensor, shard: Shard) -> Tensor:
         return self.times(x, self.weight, self.bias, shard)
+
+
+# Rows that several ranks hold
+
+
+@final
+@dataclass(frozen=True)
+class CopiedRows:
+    """Rows of a weight that several ranks hold, as each rank has them."""
+
+    holders: tuple[tuple[int, ...], ...]
+    """The ranks that hold each of them."""
+    own: tuple[tuple[int, Run], ...]
+    """For each that this rank holds, its number and its rows in this rank's part."""
+
+    @classmethod
+    def of(cls, part: Shard, rank: int = 0) -> Self:
+        """The copies of ``rank`` in a weight whose rows the ranks hold by ``part``."""
+        holders: dict[Run, list[int]] = {}
+        for other, runs in enumerate(part.runs):
+            for run in runs:
+                holders.setdefault(run, []).append(other)
+        copied = {run: tuple(ranks) for run, ranks in holders.items() if len(ranks) > 1 and run[1]}
+        numbers = {run: number for number, run in enumerate(copied)}
+        starts = accumulate((length for _, length in part.runs[rank]), initial=0)
+        placed = zip(part.runs[rank], starts, strict=False)
+        own = tuple((numbers[run], (at, run[1])) for run, at in placed if run in numbers)
+        return cls(tuple(copied.values()), own)
+
+    @property
+    def is_shared(self) -> bool:
+        """Whether any rank holds a copy: then all take part in the sums."""
+        return bool(self.holders)
+
+
+@final
+class SumOfCopies(torch.autograd.Function):
+    """A weight (rows, H) and its bias as they are; backward sums the gradients of copied rows."""
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, bias: Tensor, *how: Any) -> tuple[Tensor, Tensor]:
+        ctx.how = how
+        return weight.view_as(weight), bias.view_as(bias)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, d_weight: Tensor, d_bias: Tensor) -> tuple[Tensor, Tensor, None, None]:
+        copies, comm = ctx.how
+        mine = {
+            number: torch.cat([x.narrow(0, *rows).flatten() for x in (d_weight, d_bias)])
+            for number, rows in copies.own
+        }
+        sums = _summed(mine, copies.holders, comm, d_bias)
+        d_weight, d_bias = d_weight.clone(), d_bias.clone()
+        for number, (at, count) in copies.own:
+            of_weight, of_bias = sums[number].split([count * d_weight.shape[1], count])
+            d_weight.narrow(0, at, count).copy_(of_weight.view(count, -1))
+            d_bias.narrow(0, at, count).copy_(of_bias)
+        return d_weight, d_bias, None, None
+
+
+def _summed(
+    mine: dict[int, Tensor], holders: Sequence[tuple[int, ...]], comm: Collectives, like: Tensor
+) -> dict[int, Tensor]:
+    """The sum over its holders of each of these, flat and of the dtype of ``like``; every rank must
+    call it."""
+    rank, parts = comm.rank, {}
+    for number, x in mine.items():
+        parts[number] = x.split(list(shard_sizes(x.numel(), len(holders[number]))))
+    place = {number: holders[number].index(rank) for number in mine}
+
+    def shared_with(other: int) -> list[int]:
+        return [number for number in mine if other != rank and other in holders[number]]
+
+    def part_of(number: int, other: int) -> Tensor:
+        return parts[number][holders[number].index(other)]
+
+    others = [shared_with(other) for other in range(comm.size)]
+    # Each holder gets its part of every other's rows, and sums them up, in 32 bits at least.
+    sent = [[part_of(n, other) for n in numbers] for other, numbers in enumerate(others)]
+    sizes = [[part_of(n, rank).numel() for n in numbers] for numbers in others]
+    arrived = _exchanged(sent, sizes, comm, like)
+    totals = {}
+    for number in mine:
+        own = part_of(number, rank)
+        totals[number] = own.to(torch.promote_types(own.dtype, torch.float32))
+    for numbers, come in zip(others, arrived, strict=True):
+        for number, part in zip(numbers, come, strict=True):
+            totals[number] = totals[number] + part
+    done = {number: x.to(mine[number].dtype) for number, x in totals.items()}
+    # And hands the sum to every other.
+    sent = [[done[n] for n in numbers] for numbers in others]
+    sizes = [[part_of(n, other).numel() for n in numbers] for other, numbers in enumerate(others)]
+    arrived = _exchanged(sent, sizes, comm, like)
+    found: dict[int, list[Tensor]] = {number: [*parts[number]] for number in mine}
+    for number, total in done.items():
+        found[number][place[number]] = total
+    for other, (numbers, come) in enumerate(zip(others, arrived, strict=True)):
+        for number, part in zip(numbers, come, strict=True):
+            found[number][holders[number].index(other)] = part
+    return {number: torch.cat(of_holders) for number, of_holders in found.items()}
+
+
+def _exchanged(
+    sent: Sequence[Sequence[Tensor]],
+    coming: Sequence[Sequence[int]],
+    comm: Collectives,
+    like: Tensor,
+) -> list[Sequence[Tensor]]:
+    """What comes from each rank, of so many numbers each; ``sent``: what goes to each."""
+    leaving = torch.cat([like[:0], *(x for parts in sent for x in parts)])
+    arriving = comm.transport.empty(like, (sum(map(sum, coming)),))
+    to_each, from_each = [sum(x.numel() for x in parts) for parts in sent], [*map(sum, coming)]
+    out = Cut(leaving, 0, Shard.of_sizes(0, tuple(to_each)))
+    into = Cut(arriving, 0, Shard.of_sizes(0, tuple(from_each)))
+    comm.transport.all_to_all([into], [out]).wait()
+    by_rank = zip(arriving.split(from_each), coming, strict=True)
+    return [whole.split([*sizes]) for whole, sizes in by_rank]
+
+
+def copies_traffic(sublayer: Sublayer, workload: Workload, ranks: int) -> list[Transfer]:
+    """Transfers of ``SumOfCopies`` in backward of a sublayer."""
+    if not isinstance(sublayer, Attention) or ranks <= workload.key_heads:
+        return []
+    scattered, gathered = [0] * ranks, [0] * ranks
+    _, *copied = workload.qkv_stretches
+    for stretch in copied:
+        rows = Shard(0, stretch.runs(ranks))
+        numbers = stretch.width * (workload.hidden + 1)  # of the weight's rows and of its bias
+        for holders in CopiedRows.of(rows).holders:
+            parts = shard_sizes(numbers, len(holders))
+            for rank, own in zip(holders, parts, strict=True):
+                scattered[rank] += numbers - own  # each of the others gets its part
+                gathered[rank] += (len(holders) - 1) * own
+    sums = [
+        Transfer(op="all_to_all", sent=_by_rank(sent, DTYPE_BYTES[workload.dtype]))
+        for sent in (scattered, gathered)
+    ]
+    return sums * (2 if workload.text else 1)  # each stream has a product of its own
+
+
+def _by_rank(numbers: Sequence[int], number_bytes: int) -> tuple[Fraction, ...]:
+    """Bytes of each rank; equal ones are one object."""
+    same = {count: Fraction(count * number_bytes) for count in set(numbers)}
+    return tuple(same[count] for count in numbers)
 
 
 # RMS norms of queries and keys
@@ -326,6 +481,7 @@ class AcrossHeadsNorm(nn.Module):
 
     def _scale(self, workload: Workload, heads: int) -> nn.Module:
         units, shape = workload.key_heads, (heads, workload.head_size)
+        # On more ranks than key heads it would count copies twice: ``cut_why_not`` declines that.
         spec = LinearSpec(in_shape=(), out_shape=shape, stretches=(Stretch(units, heads // units),))
         part = cut_by_neighbours(spec, 0, self.comm) if self.is_cut else None
         holder = nn.Module()

@@ -62,10 +62,58 @@ class _Split(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
-        whole = end_to_end(grads, ctx.dim)
-        if whole is None:
-            whole = torch.cat([*in_words(grads)], ctx.dim).view(grads[0].dtype)
-        return whole, None, None
+        return _joined(grads, ctx.dim), None, None
+
+
+def heads_in_memory_order(
+    x: Tensor, widths: Sequence[int], sizes: Sequence[int]
+) -> tuple[Tensor, ...]:
+    """Stretches of ``x`` (…, numbers) as heads (…, Z, D); gradients join in memory's order.
+
+    Parameters
+    ----------
+    x : Tensor
+        Of any order of dims in memory.
+    widths, sizes
+        Numbers of each stretch, and of a head of it.
+
+    Returns
+    -------
+    tuple of Tensor
+        Views of ``x``.
+    """
+    order = memory_order(x, 1)
+    whole = permuted(x, order)
+    in_a_graph = torch.compiler.is_compiling()
+    parts = _heads(whole, widths, sizes) if in_a_graph else _Heads.apply(whole, widths, sizes)
+    return tuple(restored(part, order[: x.ndim - 1]) for part in parts)
+
+
+def _heads(x: Tensor, widths: Sequence[int], sizes: Sequence[int]) -> tuple[Tensor, ...]:
+    flat = zip(x.split(list(widths), -1), sizes, strict=True)
+    return tuple(part.unflatten(-1, (-1, size)) for part, size in flat)
+
+
+class _Heads(torch.autograd.Function):
+    """Views, whose gradients are joined by one copy, whatever the order of their dims; by none
+    where they lie end to end."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, *how: Sequence[int]) -> tuple[Tensor, ...]:
+        ctx.are_alike = len(set(how[1])) == 1
+        return _heads(x, *how)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grads: Tensor) -> tuple[Tensor, None, None]:
+        if ctx.are_alike:  # heads of one size end to end
+            return _joined(grads, -2).flatten(-2), None, None
+        return _joined([grad.flatten(-2) for grad in grads], -1), None, None
+
+
+def _joined(parts: Sequence[Tensor], dim: int) -> Tensor:
+    whole = end_to_end(parts, dim)
+    return torch.cat([*in_words(parts)], dim).view(parts[0].dtype) if whole is None else whole
 
 
 def end_to_end(parts: Sequence[Tensor], dim: int) -> Tensor | None:

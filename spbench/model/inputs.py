@@ -54,7 +54,7 @@ def named_tensor(
 
 @torch.no_grad()
 def load_weights(
-    model: nn.Module, rank: int, seed: int, sharpness: float = 1.0, key_heads: int = 0
+    model: nn.Module, rank: int, seed: int, sharpness: float = 1.0, keys: Run = (0, 0)
 ) -> None:
     """Sets weights at the usual scale, biases and tables small but not zero, norms near one.
 
@@ -72,9 +72,8 @@ def load_weights(
         The same weights for the same seed, whatever the strategy.
     sharpness
         Factor on the projections to q, k and v; 1: as they are usual.
-    key_heads
-        Of the self-attentions: their projection has heads of queries, keys and values, in this
-        order.
+    keys
+        Where the keys of all heads are among the numbers that self-attentions are projected to.
     """
     for name, parameter in model.named_parameters():
         if parameter.is_meta:  # there is nothing to fill
@@ -88,9 +87,7 @@ def load_weights(
         if ".qkv" in name or ".kv." in name or ".q." in name:
             whole *= sharpness  # scores grow with its square
             if sharpness > 1.0 and name.endswith(".qkv.bias"):
-                # The heads of keys lie before as many of values: of 8 + 2 + 2 heads [-4 : -2] are 8
-                # and 9.
-                whole[-2 * key_heads : -key_heads] *= ROW_SHIFT
+                whole.narrow(0, *keys).mul_(ROW_SHIFT)
         if part is not None:
             # A rank of cut weights keeps its runs of each stretch: queries, keys and values apart.
             whole = torch.cat([whole.narrow(part.dim, *run) for run in part.runs[rank]], part.dim)

@@ -26,14 +26,18 @@ from torch.utils.checkpoint import checkpoint
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, cross_attend
 from spbench.layers.heads import PairBias
-from spbench.layers.linear import AcrossHeadsNorm, EachHeadNorm, LinearSpec, Stretch, mark_of_heads
-from spbench.layers.memory_order import joined_in_memory_order, split_in_memory_order
+from spbench.layers.linear import AcrossHeadsNorm, EachHeadNorm, LinearSpec, mark_of_heads
+from spbench.layers.memory_order import (
+    heads_in_memory_order,
+    joined_in_memory_order,
+    split_in_memory_order,
+)
 from spbench.model.inputs import Inputs
 from spbench.model.positions import Rotary, RotaryTables
 from spbench.strategies.base import Plan
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.fields import ACROSS_HEADS, Grid
-from spbench.workload.sharding import Shard
+from spbench.workload.sharding import Shard, Stretch
 from spbench.workload.workload import Workload
 
 Heads = tuple[Tensor, Tensor, Tensor]
@@ -90,12 +94,17 @@ class Attending(nn.Module, ABC):
         self.core = AttentionCore(shared)
         self.attend = recomputed(self.core) if workload.recomputes_attention else self.core
         self.dims, self.causal = workload.dims(attention), attention.causal
+        self.reach = attention.reach
+        self.sinks: nn.Parameter | None = None
         self.norm: EachHeadNorm | AcrossHeadsNorm | None = None
         if workload.qk_norm == ACROSS_HEADS:
             self.norm = AcrossHeadsNorm(workload, self.comm, is_cut=self.plan.cuts_weights)
         elif workload.qk_norm:
             self.norm = EachHeadNorm(workload.head_size)
         self.rotary = Rotary(attention, workload, shared.tables, self.comm)
+        if attention.sinks:
+            self.sinks = nn.Parameter(torch.empty(workload.heads))
+            mark_of_heads(self.sinks)
         self.projection: nn.Parameter | None = None
         self.projected_grids: dict[int, Grid] = {}
         """The dims of ``projection`` that are axes, and which of the model's each is."""
@@ -133,11 +142,27 @@ class Attending(nn.Module, ABC):
         scores = Scores(
             dims=self.dims,
             causal=self.causal,
+            reach=self.reach,
+            sinks=self.sinks,
             projection=self.projection,
             bias=None if self.bias is None else self.bias(inputs.pairs[self.bias_axis]),
             bias_shard=None if self.bias is None else self.bias_shard,
         )
         return self.out_of(self.attend(q, k, v, scores, shard), beside, shard)
+
+
+def widths_of(stretches: Sequence[Stretch], shared: Shared) -> list[int]:
+    """Places that this rank has of each stretch of a projection in."""
+    # Ranks that cut a weight are neighbours, so that the place in their group is rank % parts.
+    # Of an uneven stretch each has another width.
+    comm = shared.comm
+    parts = comm.mesh.size_of(comm.mesh.last) if shared.plan.cuts_weights else 1
+    return [stretch.lengths(parts)[comm.rank % parts] for stretch in stretches]
+
+
+def sizes_of_heads(workload: Workload) -> tuple[int, int, int]:
+    """Numbers of a head of queries, of keys and of values."""
+    return workload.head_size, workload.head_size, workload.value_size
 
 
 @final
@@ -147,26 +172,22 @@ class SelfAttention(Attending):
     def __init__(self, attention: Attention, shared: Shared) -> None:
         super().__init__(attention, shared)
         workload = shared.workload
-        hidden, units = workload.hidden, workload.key_heads
-        self.group = group = workload.heads // units
-        # Of each key head: its queries, itself and its values. 8 heads on 2 key heads are 4 queries
-        # each: (4 + 2) x 2 = 12 heads come out of one product.
+        hidden = workload.hidden
+        into, self.sizes = workload.qkv_stretches, sizes_of_heads(workload)
+        self.widths = widths_of(into, shared)
         heads_in = LinearSpec(
-            in_shape=(hidden,),
-            out_shape=((group + 2) * units, workload.head_size),
-            stretches=(Stretch(units, group), Stretch(units), Stretch(units)),
+            in_shape=(hidden,), out_shape=(sum(x.length for x in into),), stretches=into
         )
         heads_out = LinearSpec(
-            in_shape=workload.all_heads, out_shape=(hidden,), stretches=(Stretch(units, group),)
+            in_shape=(workload.heads, workload.value_size),
+            out_shape=(hidden,),
+            stretches=(workload.result_stretch(1),),
         )
         self.qkv = self.plan.linear_in(heads_in, self.comm)
         self.out = self.plan.linear_out(heads_out, self.comm)
 
     def into(self, x: Tensor, shard: Shard) -> tuple[Heads, None]:
-        qkv = self.qkv(x, shard)
-        # Where weights are cut a rank has fewer key heads, and of each all its queries.
-        keys = qkv.shape[-2] // (self.group + 2)
-        q, k, v = split_in_memory_order(qkv, (self.group * keys, keys, keys), -2, features=2)
+        q, k, v = heads_in_memory_order(self.qkv(x, shard), self.widths, self.sizes)
         return (q, k, v), None
 
     def out_of(self, attended: Tensor, beside: None, shard: Shard) -> Tensor:
@@ -185,27 +206,24 @@ class AttentionBesideMlp(Attending):
         super().__init__(attention, shared)
         workload, plan, comm = shared.workload, shared.plan, shared.comm
         assert attention.beside is not None, "an attention alone has no joint projections"
-        self.head_dim, units = workload.head_size, workload.key_heads
-        queries = Stretch(units, workload.heads // units * self.head_dim)
-        keys, columns = Stretch(units, self.head_dim), Stretch(workload.columns(attention.beside))
+        self.sizes = sizes_of_heads(workload)
+        columns = Stretch(workload.columns(attention.beside))
         ways = (columns,) * attention.beside.ways_in
-        into, out = (queries, keys, keys, *ways), (queries, columns)
+        results = workload.result_stretch(workload.value_size)
+        into, out = (*workload.qkv_stretches, *ways), (results, columns)
         hidden, (wide, narrow) = workload.hidden, (sum(x.length for x in xs) for xs in (into, out))
         joint_in = LinearSpec(in_shape=(hidden,), out_shape=(wide,), stretches=into)
         joint_out = LinearSpec(in_shape=(narrow,), out_shape=(hidden,), stretches=out)
         self.qkv_up = plan.linear_in(joint_in, comm)
         self.out_down = plan.linear_out(joint_out, comm)
-        # Ranks that cut a weight are neighbours, so that the place in their group is rank % parts.
-        # Of an uneven stretch each has another width.
-        parts = comm.mesh.size_of(comm.mesh.last) if plan.cuts_weights else 1
-        self.widths = [stretch.lengths(parts)[comm.rank % parts] for stretch in into]
+        self.widths = widths_of(into, shared)
 
     def into(self, x: Tensor, shard: Shard) -> tuple[Heads, Tensor]:
         # The ways into the mlp, one or two, stay together here: ``activated`` parts them.
         *qkv, up = split_in_memory_order(
             self.qkv_up(x, shard), [*self.widths[:3], sum(self.widths[3:])], -1
         )
-        q, k, v = (heads.unflatten(-1, (-1, self.head_dim)) for heads in qkv)
+        q, k, v = (x.unflatten(-1, (-1, n)) for x, n in zip(qkv, self.sizes, strict=True))
         return (q, k, v), up
 
     def out_of(self, attended: Tensor, beside: Tensor, shard: Shard) -> Tensor:

@@ -27,8 +27,8 @@ from torch import Tensor, nn
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.started_switches import can_be_in_chunks
-from spbench.layers.linear import LinearSpec, Stretch, WholeLinear, mark_of_all_stages
-from spbench.layers.memory_order import split_in_memory_order
+from spbench.layers.linear import LinearSpec, WholeLinear, mark_of_all_stages
+from spbench.layers.memory_order import heads_in_memory_order
 from spbench.model.inputs import Inputs
 from spbench.model.modulation import (
     Conditioning,
@@ -47,12 +47,13 @@ from spbench.model.sublayers import (
     Shared,
     make,
     recomputed,
+    sizes_of_heads,
 )
 from spbench.strategies.base import Plan
 from spbench.workload.block import Attention, CrossAttention
 from spbench.workload.flops import modulated
 from spbench.workload.mesh import ALL
-from spbench.workload.sharding import Shard
+from spbench.workload.sharding import Shard, Stretch
 from spbench.workload.stages import Stage
 from spbench.workload.traffic import Hop
 
@@ -338,13 +339,10 @@ class AttentionAlone(Attending):
 
     def __init__(self, attention: Attention, shared: Shared) -> None:
         super().__init__(attention, shared)
-        workload = shared.workload
-        self.head_dim, keys = workload.head_size, workload.key_heads * workload.head_size
-        self.widths = (workload.attention_width, keys, keys)
+        self.widths, self.sizes = shared.workload.qkv_widths, sizes_of_heads(shared.workload)
 
     def into(self, x: Tensor, shard: Shard) -> tuple[Heads, None]:
-        parts = split_in_memory_order(x, self.widths, -1)
-        q, k, v = (heads.unflatten(-1, (-1, self.head_dim)) for heads in parts)
+        q, k, v = heads_in_memory_order(x, self.widths, self.sizes)
         return (q, k, v), None
 
     def out_of(self, attended: Tensor, beside: None, shard: Shard) -> Tensor:
@@ -353,7 +351,7 @@ class AttentionAlone(Attending):
 
 @final
 class AttentionModel(nn.Module):
-    """(B, *axes, (Z + 2 Zkv) D) -> (B, *axes, Z D), both sharded as the strategy has it."""
+    """(B, *axes, Z D + Zkv D + Zkv Dv) -> (B, *axes, Z Dv), both sharded as the strategy has it."""
 
     def __init__(self, plan: Plan, comm: Collectives) -> None:
         super().__init__()

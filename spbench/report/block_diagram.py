@@ -31,7 +31,7 @@ from spbench.report.tables import console
 from spbench.text import counted
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.flops import parameters
-from spbench.workload.predicted import Lane, Leg
+from spbench.workload.predicted import Lane
 from spbench.workload.traffic import Op
 from spbench.workload.workload import Workload
 
@@ -148,12 +148,14 @@ class Picture:
 
 GAP = 3
 """Spaces between the transfers of neighbours, which would else read as one list."""
+EDGES = "edges"
 PLURALS = {
     "all_to_all": "all-to-alls",
     "all_gather": "gathers",
     "reduce_scatter": "scatters",
     "all_reduce": "all-reduces",
     "p2p": "rings",
+    EDGES: "edges",
 }
 
 
@@ -252,24 +254,34 @@ def _switches(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
 
 def _transfers(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
     """The transfers under each sublayer: in one line, or below each other where it is too short."""
-    legs = [(frame.at(i), lane.legs[i]) for i in frame.sublayers if lane.legs[i].transfers]
-    figures = [picture.figure(leg.sent_bytes) for _, leg in legs]
+    places = [i for i in frame.sublayers if lane.legs[i].transfers]
+    legs = [
+        (frame.at(i), [_what(x.op, picture.stack[i]) for x in lane.legs[i].transfers])
+        for i in places
+    ]
+    figures = [picture.figure(lane.legs[i].sent_bytes) for i in places]
     brief = [(at, f"{_listed(leg)} {n}") for (at, leg), n in zip(legs, figures, strict=True)]
     if has_room(brief, GAP) and has_room([*brief[-1:], (frame.width + 1, "")]):
         yield from [packed(brief)] if brief else []
         return
-    for row in range(max(len(leg.transfers) for _, leg in legs)):
-        ops = [(at, leg.transfers[row].op) for at, leg in legs if row < len(leg.transfers)]
+    for row in range(max(len(leg) for _, leg in legs)):
+        ops = [(at, leg[row]) for at, leg in legs if row < len(leg)]
         yield packed((at, _counted([op])) for at, op in ops)
     yield packed((at, figure) for (at, _), figure in zip(legs, figures, strict=True))
 
 
-def _listed(leg: Leg) -> str:
+def _what(op: Op, sublayer: Sublayer) -> str:
+    """The operation; messages between ranks of a window are its edges, else those of a ring."""
+    has_window = isinstance(sublayer, Attention) and sublayer.window is not None
+    return EDGES if op == "p2p" and has_window else op
+
+
+def _listed(ops: Sequence[str]) -> str:
     """'2 rings', or 'gather, scatter'."""
-    return ", ".join(_counted(list(same)) for _, same in groupby(x.op for x in leg.transfers))
+    return ", ".join(_counted(list(same)) for _, same in groupby(ops))
 
 
-def _counted(same: Sequence[Op]) -> str:
+def _counted(same: Sequence[str]) -> str:
     word = PLURALS[same[0]]
     return word.removesuffix("s") if len(same) == 1 else f"{len(same)} {word}"
 
@@ -322,6 +334,7 @@ def facts(picture: Picture) -> dict[str, str]:
     work, ranks = picture.workload, picture.ranks
     axes = " x ".join(f"{axis} {length}" for axis, length in work.axes.items())
     heads = counted(work.heads, "head") + (f" of {work.head_dim}" if work.head_dim else "")
+    heads += f", values of {work.v_head_dim}" if work.v_head_dim else ""
     heads += f", {counted(work.kv_heads, 'key head')}" if work.kv_heads else ""
     each = {axis: how for axis in work.axes if (how := work.position_of(axis)) != "none"}
     even = set(each.values()) if len(each) == len(work.axes) else set()
@@ -375,6 +388,8 @@ def _name(sublayer: Sublayer, width: int, text: int) -> list[str]:
             words = [f"attention{alone}", f"over {', '.join(sublayer.axes)}"]
             words += [f"and text {text}"] if text else []
             words += ["causal"] if sublayer.causal else []
+            words += [f"window {sublayer.window}"] if sublayer.window else []
+            words += ["sinks"] if sublayer.sinks else []
             words += [f"to {sublayer.projection}"] if sublayer.projection else []
             words += [f"pair bias {sublayer.pair_bias}"] if sublayer.pair_bias else []
             words += [" ".join(["beside", *_words_of(sublayer.beside)])] if sublayer.beside else []

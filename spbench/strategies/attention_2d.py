@@ -28,10 +28,11 @@ from torch.autograd.function import once_differentiable
 from spbench.comm.collectives import Collectives
 from spbench.comm.compiler import applied
 from spbench.layers.attention import Folding, Scores
-from spbench.layers.blockwise import AttentionGrid, Part, folded_shard, pack, unpack
+from spbench.layers.blockwise import AttentionGrid, Part, folded_shard, pack, unpack, widths
 from spbench.layers.memory_order import put_outermost
 from spbench.strategies.fixed_axis import AUTO, FixedAxis, FixedPlan
 from spbench.strategies.refusals import (
+    banded_why_not,
     blocks_why_not,
     divisors,
     grouped_why_not,
@@ -77,17 +78,18 @@ class GridPlan(FixedPlan):
         lse_bytes = wider * work.query_bytes // work.head_size  # one number a query and head
 
         def in_row(sizes: Sizes) -> Traffic:
-            M, lse = (n * sum(sizes) // total for n in (work.query_bytes, lse_bytes))
+            whole = work.query_bytes, work.result_bytes, lse_bytes
+            M, results, lse = (n * sum(sizes) // total for n in whole)
             # A rank has the partial results of all queries of its row, and returns each its own.
             apart = (1,) * len(sizes)
-            parts = [Transfer.all_to_all(n * len(sizes), apart, sizes) for n in (M, lse)]
+            parts = [Transfer.all_to_all(n * len(sizes), apart, sizes) for n in (results, lse)]
             # Queries, results and their gradients, and the log-sum-exps.
-            again = [Transfer.all_gather(n, sizes) for n in (3 * M, lse)]
+            again = [Transfer.all_gather(n, sizes) for n in (M + 2 * results, lse)]
             gather, scatter = Transfer.all_gather(M, sizes), Transfer.reduce_scatter(M, sizes)
             return [gather, *parts], [*again, scatter]
 
         def in_column(sizes: Sizes) -> Traffic:
-            both = 2 * work.key_bytes * sum(sizes) // total
+            both = work.key_value_bytes * sum(sizes) // total
             gather = Transfer.all_gather(both, sizes)
             return [gather], [gather, Transfer.reduce_scatter(both, sizes)]
 
@@ -121,7 +123,8 @@ class Attention2D(FixedAxis):
         return groups_why_not(ranks, rows=self.rows) or super().why_not(workload, ranks)
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
-        unfit = grouped_why_not(axis, workload) or blocks_why_not(axis, workload)
+        unfit = grouped_why_not(axis, workload) or banded_why_not(axis, workload)
+        unfit = unfit or blocks_why_not(axis, workload)
         return super().why_not_along(axis, workload, ranks) or unfit
 
     def alternatives(self, workload: Workload, ranks: int) -> Sequence[FixedPlan]:
@@ -160,32 +163,32 @@ class _TwoWays(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
         scores, shard, comm = how
         folding = Folding.of(q.shape, scores.dims)
-        mine = pack(folding.fold(k), folding.fold(v))
+        mine, sizes = pack(folding.fold(k), folding.fold(v)), widths(k, v)
         grid = AttentionGrid(comm, folded_shard(shard, len(mine), comm.rank), scores.causal)
         keys = grid.in_column.start_all_gather(mine, grid.keys)
         queries = grid.in_row.start_all_gather(folding.fold(q).movedim(2, 0), grid.queries)
         # Both gathers are under way, in groups of their own; the first product needs both.
-        part = grid.attend(queries.wait().movedim(0, 2), *unpack(keys.wait()))
+        part = grid.attend(queries.wait().movedim(0, 2), *unpack(keys.wait(), sizes))
         total = grid.merged(Part(part.out.to(q.dtype), part.lse))
         out = put_outermost(folding.unfold(total.out), shard.dim, q.dtype)
         ctx.save_for_backward(q, mine, out, total.lse)
-        ctx.how = folding, grid
+        ctx.how = folding, grid, sizes
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         q, mine, out, lse = ctx.saved_tensors
-        folding, grid = ctx.how
+        folding, grid, sizes = ctx.how
         # Gradient, queries and results in one message, (S, 3, b, Z, D).
-        own = torch.stack([folding.fold(x).movedim(2, 0) for x in (grad, q, out)], 1)
+        own = pack(*(folding.fold(x) for x in (grad, q, out)))
         rows = grid.in_row.start_all_gather(own, grid.queries)
         sums = grid.in_row.start_all_gather(lse.movedim(2, 0), grid.queries)
         keys = grid.in_column.start_all_gather(mine, grid.keys)
-        d_out, queries, outs = unpack(rows.wait())
-        given = d_out, queries, outs, sums.wait().movedim(0, 2), *unpack(keys.wait())
+        d_out, queries, outs = unpack(rows.wait(), widths(grad, q, out))
+        given = d_out, queries, outs, sums.wait().movedim(0, 2), *unpack(keys.wait(), sizes)
         d_q, d_k, d_v = (gradient.to(q.dtype) for gradient in grid.gradients(*given))
         d_rows = grid.in_row.start_reduce_scatter(d_q.movedim(2, 0), grid.queries)
         d_keys = grid.in_column.start_reduce_scatter(pack(d_k, d_v), grid.keys)
-        d_mine = [d_rows.wait().movedim(0, 2), *unpack(d_keys.wait())]
+        d_mine = [d_rows.wait().movedim(0, 2), *unpack(d_keys.wait(), sizes)]
         return *map(folding.unfold, d_mine), None, None, None

@@ -41,10 +41,11 @@ from spbench.layers.blockwise import (
     pack,
     put,
     unpack,
+    widths,
 )
 from spbench.layers.memory_order import put_outermost
 from spbench.strategies.fixed_axis import FixedAxis, FixedPlan
-from spbench.strategies.refusals import blocks_why_not
+from spbench.strategies.refusals import banded_why_not, blocks_why_not
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Run, Shard
 from spbench.workload.traffic import Traffic, Transfer
@@ -68,11 +69,12 @@ class GatherPlan(FixedPlan):
             return super().sublayer_traffic(sublayer, axis)
         if sublayer.projection:
             return projected_traffic(sublayer, self.workload, self.ranks)
-        sizes, both = self.held(axis), 2 * self.workload.key_bytes
+        sizes, both = self.held(axis), self.workload.key_value_bytes
         gather, again = Transfer.all_gather(both, sizes), self.strategy.gather_again
         if sublayer.pair_bias:
             return [gather], [Transfer.reduce_scatter(both, sizes)]
-        scatters = [Transfer.reduce_scatter(self.workload.key_bytes, sizes)] * 2
+        of_each = self.workload.key_bytes, self.workload.value_bytes
+        scatters = [Transfer.reduce_scatter(each, sizes) for each in of_each]
         return [gather], [gather, *scatters] if again else scatters
 
     def attend(
@@ -83,7 +85,7 @@ class GatherPlan(FixedPlan):
         if scores.projection is not None:
             return attend_projected(q, k, v, scores, shard, comm)
         if scores.bias is not None:  # of the queries at hand: it is not gathered
-            k, v = comm.all_gather(torch.cat([k, v], -2), shard).chunk(2, -2)
+            k, v = comm.all_gather(torch.cat([k, v], -1), shard).split(widths(k, v), -1)
             return attend_whole(q, k, v, replace(scores, bias_shard=None))
         return applied(_Gathered, q, k, v, scores, shard, comm, self.strategy.gather_again)
 
@@ -98,7 +100,8 @@ class KVGather(FixedAxis):
     gather_again: bool = False
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
-        return super().why_not_along(axis, workload, ranks) or blocks_why_not(axis, workload)
+        unfit = banded_why_not(axis, workload) or blocks_why_not(axis, workload)
+        return super().why_not_along(axis, workload, ranks) or unfit
 
 
 def seen(
@@ -146,25 +149,27 @@ class _Gathered(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
         scores, shard, comm, again = how
         folding = Folding.of(q.shape, scores.dims)
-        queries, mine = folding.fold(q), pack(folding.fold(k), folding.fold(v))
+        queries, keys_values = folding.fold(q), (folding.fold(k), folding.fold(v))
+        mine, sizes = pack(*keys_values), widths(k, v)
         keys = folded_shard(shard, len(mine), comm.rank)
         total: Part | None = None
         # Posted now, waited for at the first call: by then the rank's own keys are done.
         gathered = cache(comm.start_all_gather(mine, keys).wait)
         for row, _, block, causal in seen(mine, gathered, keys, comm.rank, scores.causal):
-            part = blockwise.attend_block(from_row(queries, row), *unpack(block), causal=causal)
+            given = from_row(queries, row), *unpack(block, sizes)
+            part = blockwise.attend_block(*given, causal=causal)
             total = blockwise.merge(total, part, row)
         assert total is not None, "a rank sees its own keys"
         out = put_outermost(folding.unfold(total.out), shard.dim, q.dtype)
         ctx.save_for_backward(q, mine if again else gathered(), out, total.lse)
-        ctx.how = folding, keys, scores.causal, comm, again
+        ctx.how = folding, keys, scores.causal, comm, again, sizes
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         q, kept, out, lse = ctx.saved_tensors
-        folding, keys, masked, comm, again = ctx.how
+        folding, keys, masked, comm, again, sizes = ctx.how
         gathered = comm.start_all_gather(kept, keys).wait if again else lambda: kept
         mine = kept if again else kept.narrow(0, keys.offset(comm.rank), keys.sizes[comm.rank])
         rows, d_q = (*(folding.fold(x) for x in (grad, q, out)), lse), None
@@ -172,10 +177,10 @@ class _Gathered(torch.autograd.Function):
         # where keys that none of these queries sees keep a gradient of zero.
         d_whole: Sequence[Tensor] = ()
         if masked:
-            d_whole = unpack(mine.new_zeros(keys.length, *mine.shape[1:]))
+            d_whole = unpack(mine.new_zeros(keys.length, *mine.shape[1:]), sizes)
         for row, runs, block, causal in seen(mine, gathered, keys, comm.rank, masked):
             d_out, queries, *whole = (from_row(x, row) for x in rows)
-            tiles: Any = d_out, queries, *unpack(block), Part(*whole)
+            tiles: Any = d_out, queries, *unpack(block, sizes), Part(*whole)
             d, *d_keys = blockwise.block_gradients(*tiles, causal=causal)
             d_q = blockwise.added(d_q, d, row)
             if masked:

@@ -33,8 +33,16 @@ from spbench.comm.collectives import Collectives
 from spbench.comm.compiler import applied
 from spbench.comm.pending import Gathering, Pending
 from spbench.layers.attention import Scores, attend_whole
-from spbench.layers.heads import bias_of_groups, bias_traffic_by_groups, traffic_across, with_heads
-from spbench.layers.linear import ColumnCut, LinearSpec, RowCut, cut_norm_sums
+from spbench.layers.heads import (
+    bias_of_groups,
+    bias_traffic_by_groups,
+    cut_heads,
+    matched_keys,
+    sinks_of_heads,
+    traffic_across,
+    with_heads,
+)
+from spbench.layers.linear import ColumnCut, LinearSpec, RowCut, copies_traffic, cut_norm_sums
 from spbench.layers.memory_order import put_outermost
 from spbench.strategies import refusals
 from spbench.strategies.base import Hops, Plan, Strategy
@@ -98,7 +106,8 @@ class CutPlan(Plan):
         norm = cut_norm_sums(sublayer, work, tokens, len(image))
         again = [] if self.keep_input else gathers
         bias, back = bias_traffic_by_groups(sublayer, work, len(image))
-        return gathers + norm + bias + scatters, gathers + back + norm + again + scatters
+        copies = copies_traffic(sublayer, work, len(image))
+        return gathers + norm + bias + scatters, gathers + back + norm + again + scatters + copies
 
     def sent_by_attend(self, sublayer: Sublayer, axis: str) -> list[Transfer]:
         bias, _ = bias_traffic_by_groups(sublayer, self.workload, self.ranks)
@@ -132,7 +141,8 @@ class CutPlan(Plan):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
-        return attend_whole(q, k, v, bias_of_groups(scores, q.shape[-2] // k.shape[-2], comm))
+        keys_values = matched_keys(k, v, self.workload, comm)
+        return attend_whole(q, *keys_values, bias_of_groups(scores, self.workload, comm))
 
 
 @final
@@ -227,6 +237,8 @@ class GroupsPlan(CutPlan):
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
         others = comm.along(*comm.mesh.without(TP))
+        heads = cut_heads(self.workload.heads, self.workload.key_heads, self.size)
+        scores = sinks_of_heads(scores, heads, comm.along(TP).rank)
         return self.across.attend(q, k, v, scores, shard.joined(self.size), others)
 
 

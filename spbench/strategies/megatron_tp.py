@@ -25,8 +25,15 @@ from torch.autograd.function import once_differentiable
 from spbench.comm.collectives import Collectives
 from spbench.comm.compiler import applied, never_compiled
 from spbench.layers.attention import Scores, attend_whole
-from spbench.layers.heads import taken, taken_traffic
-from spbench.layers.linear import ColumnCut, LinearSpec, RowCut, cut_norm_sums, product
+from spbench.layers.heads import matched_keys, taken, taken_traffic
+from spbench.layers.linear import (
+    ColumnCut,
+    LinearSpec,
+    RowCut,
+    copies_traffic,
+    cut_norm_sums,
+    product,
+)
 from spbench.layers.memory_order import in_memory_order, put_outermost
 from spbench.strategies.base import Plan, Strategy
 from spbench.strategies.refusals import cut_why_not
@@ -65,7 +72,8 @@ class TensorPlan(Plan):
         passing = streams(sublayer, work, axis, (work.axes[axis],), (work.text,))
         sums = [Transfer.all_reduce(whole_bytes, self.ranks) for whole_bytes, _ in passing]
         norm = cut_norm_sums(sublayer, work, work.all_tokens, self.ranks)
-        return norm + sums, taken_traffic(sublayer, work, self.ranks) + norm + sums
+        copies = copies_traffic(sublayer, work, self.ranks)
+        return norm + sums, taken_traffic(sublayer, work, self.ranks) + norm + sums + copies
 
     def sent_by_attend(self, sublayer: Sublayer, axis: str) -> list[Transfer]:
         return []  # a rank takes the bias of its heads from what it holds
@@ -87,7 +95,8 @@ class TensorPlan(Plan):
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
-        return attend_whole(q, k, v, taken(scores, q.shape[-2] // k.shape[-2], comm))
+        keys_values = matched_keys(k, v, self.workload, comm)
+        return attend_whole(q, *keys_values, taken(scores, self.workload, comm))
 
 
 @final

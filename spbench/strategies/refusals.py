@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 
 from spbench.workload.block import Attention, CrossAttention
+from spbench.workload.fields import ACROSS_HEADS
 from spbench.workload.workload import Workload
 
 
@@ -16,8 +17,11 @@ def heads_why_not(workload: Workload, ranks: int) -> str | None:
     return _too_few(workload.heads, "heads", ranks)
 
 
-def cut_why_not(workload: Workload, ranks: int) -> str | None:
-    """Why the weights of every sublayer cannot be cut by key heads and columns; or None."""
+def cut_why_not(workload: Workload, ranks: int, *, copies: bool = True) -> str | None:
+    """Why the weights of every sublayer cannot be cut by heads and columns; or None.
+
+    ``copies``: whether several ranks may hold a copy of a key head, each with some of its queries.
+    """
     if workload.is_attention_alone:
         return (
             "an attention alone has no projections whose weights could be cut; strategies that "
@@ -27,8 +31,10 @@ def cut_why_not(workload: Workload, ranks: int) -> str | None:
     for sublayer in workload.kinds:
         match sublayer:
             case Attention():
-                unit = "heads" if workload.key_heads == workload.heads else "kv_heads"
-                limits.append((workload.key_heads, unit))
+                # A norm of all keys of a position would count the squares of copies twice.
+                may_copy = copies and workload.qk_norm != ACROSS_HEADS
+                heads = workload.heads if may_copy else workload.key_heads
+                limits.append((heads, "heads" if heads == workload.heads else "kv_heads"))
             case CrossAttention():
                 unit = "heads of cross_attention" if sublayer.heads else "heads"
                 limits.append((sublayer.heads or workload.heads, unit))
@@ -43,7 +49,7 @@ def tp_why_not(workload: Workload, size: int) -> str | None:
             f"groups of tp={size} do not share out a pair bias, by rows across them and by heads "
             "inside; leave out the option tp"
         )
-    why_not = cut_why_not(workload, size)
+    why_not = cut_why_not(workload, size, copies=False)
     return why_not and why_not.replace(" ranks; use", f" ranks of tp={size}; use")
 
 
@@ -76,6 +82,19 @@ def biased_why_not(axis: str, workload: Workload) -> str | None:
     return (
         f"kernels that give the log-sum-exp take no pair bias, which attention along {axis} has; "
         "shard another axis, or take a strategy that shares heads, gathers keys or keeps scores"
+    )
+
+
+def banded_why_not(axis: str, workload: Workload) -> str | None:
+    """Why attention along ``axis`` cannot leave out keys by a window, or have sinks; or None."""
+    along_axis = [attention for attention in workload.attentions if axis in attention.axes]
+    has = [key for key in ("window", "sinks") if any(getattr(each, key) for each in along_axis)]
+    if not has:
+        return None
+    what = "a window" if has[0] == "window" else "sinks"
+    return (
+        f"it does not serve {what}, as attention along {axis} has; shard another axis, or take "
+        "halo, or a strategy that shares heads or cuts the weights"
     )
 
 

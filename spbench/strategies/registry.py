@@ -33,6 +33,7 @@ BUILT_IN = {
     "kv-gather": "spbench.strategies.kv_gather:KVGather",
     "attention-2d": "spbench.strategies.attention_2d:Attention2D",
     "usp": "spbench.strategies.usp:USP",
+    "halo": "spbench.strategies.halo:Halo",
 }
 
 SUMMARIES = {
@@ -45,6 +46,7 @@ SUMMARIES = {
     "kv-gather": "gathers K and V, each rank attends with its own queries",
     "attention-2d": "gathers queries along rows of ranks, K and V along columns",
     "usp": "shares out heads among neighbours, another exchange across them",
+    "halo": "exchanges the edges of windows, another strategy where there are none",
     "deepspeed-ulysses": "ulysses, the layer of DeepSpeed",
     "deepspeed-alst": "ulysses, DeepSpeed's for models of Hugging Face",
     "yunchang-ulysses": "ulysses, of yunchang",
@@ -122,6 +124,7 @@ OTHER_NAMES = {
     **dict.fromkeys(("torch", "torch-context-parallel"), "torch-cp"),
     **dict.fromkeys(("megatron-core", "mcore"), "megatron-core-sp"),
     **dict.fromkeys(("diffusers", "para-attn"), "diffusers-ulysses"),
+    **dict.fromkeys(("window", "sliding-window", "neighbour-exchange"), "halo"),
     **dict.fromkeys(("tp", "tensor-parallel", "megatron", "megatron-lm"), "megatron-tp"),
 }
 """Each name, and the strategy that has it, or the nearest one here; for hints alone."""
@@ -203,6 +206,8 @@ ACROSS = ("ring", "kv-gather", "attention-2d")
 """Names of strategies that may attend across groups of ranks that share heads."""
 EXCHANGES = ("ulysses", *ACROSS, "usp")
 """Names of strategies that may attend to all axes joined, or across groups that cut weights."""
+WHOLE = ("ulysses", "ring", "kv-gather")
+"""Names of strategies that may serve attentions without a window beside those with one."""
 CUTS = "megatron-sp"
 """The name of the strategy by which groups of neighbours cut weights, whatever goes across them."""
 

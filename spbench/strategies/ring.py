@@ -38,10 +38,11 @@ from spbench.layers.blockwise import (
     pack,
     tile,
     unpack,
+    widths,
 )
 from spbench.layers.memory_order import put_outermost
 from spbench.strategies.fixed_axis import FixedAxis, FixedPlan
-from spbench.strategies.refusals import biased_why_not, blocks_why_not
+from spbench.strategies.refusals import banded_why_not, biased_why_not, blocks_why_not
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.sharding import Shard
@@ -66,7 +67,7 @@ class RingPlan(FixedPlan):
             return super().sublayer_traffic(sublayer, axis)
         if sublayer.projection:
             return projected_traffic(sublayer, self.workload, self.ranks)
-        sizes, both = self.held(axis), 2 * self.workload.key_bytes
+        sizes, both = self.held(axis), self.workload.key_value_bytes
         # Gradients go round in 4 bytes at least: twice the bytes of 16-bit keys.
         wider = max(1, 4 // DTYPE_BYTES[self.workload.dtype])
         wider = 1 if self.strategy.half_gradients else wider
@@ -94,7 +95,8 @@ class Ring(FixedAxis):
     half_gradients: bool = False
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
-        unfit = biased_why_not(axis, workload) or blocks_why_not(axis, workload)
+        unfit = biased_why_not(axis, workload) or banded_why_not(axis, workload)
+        unfit = unfit or blocks_why_not(axis, workload)
         return super().why_not_along(axis, workload, ranks) or unfit
 
 
@@ -115,26 +117,27 @@ class _Ring(torch.autograd.Function):
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
         scores, shard, comm, half = how
         folding = Folding.of(q.shape, scores.dims)
-        queries, mine = folding.fold(q), pack(folding.fold(k), folding.fold(v))
+        queries, keys_values = folding.fold(q), (folding.fold(k), folding.fold(v))
+        mine, sizes = pack(*keys_values), widths(k, v)
         keys = folded_shard(shard, len(mine), comm.rank)
         total: Part | None = None
         for owner, block in around(mine, keys, comm):
             row, count, causal = tile(keys, comm.rank, owner, scores.causal)
             if count:
-                given = from_row(queries, row), *unpack(first(block, count))
+                given = from_row(queries, row), *unpack(first(block, count), sizes)
                 part = blockwise.attend_block(*given, causal=causal)
                 total = blockwise.merge(total, part, row)
         assert total is not None, "a rank sees its own keys"
         out = put_outermost(folding.unfold(total.out), shard.dim, q.dtype)
         ctx.save_for_backward(q, mine, out, total.lse)
-        ctx.how = folding, keys, scores.causal, comm, q.dtype if half else total.lse.dtype
+        ctx.how = folding, keys, scores.causal, comm, q.dtype if half else total.lse.dtype, sizes
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         q, mine, out, lse = ctx.saved_tensors
-        folding, keys, masked, comm, dtype = ctx.how
+        folding, keys, masked, comm, dtype, sizes = ctx.how
         rows = *(folding.fold(x) for x in (grad, q, out)), lse
         # Gradients of a block travel behind it, and begin where it comes first.
         coming: Pending[Tensor] | None = None
@@ -146,7 +149,7 @@ class _Ring(torch.autograd.Function):
             d_keys: Sequence[Tensor] = ()
             if count:
                 d_out, queries, *whole = (from_row(x, row) for x in rows)
-                tiles: Any = d_out, queries, *unpack(first(block, count)), Part(*whole)
+                tiles: Any = d_out, queries, *unpack(first(block, count), sizes), Part(*whole)
                 d, *d_keys = blockwise.block_gradients(*tiles, causal=causal)
                 d_q = blockwise.added(d_q, d, row)
             if owner == comm.rank:
@@ -158,5 +161,5 @@ class _Ring(torch.autograd.Function):
             d, d_keys = None, ()  # freed before there is memory for what comes
             coming = comm.start_shift(sums, keys.sizes[owner - 1])
         assert coming is not None, "a ring has two ranks or more"
-        d_mine = unpack(add_gradients(coming.wait(), own).to(q.dtype))
+        d_mine = unpack(add_gradients(coming.wait(), own).to(q.dtype), sizes)
         return folding.unfold(d_q).to(q.dtype), *map(folding.unfold, d_mine), *(None,) * 4

@@ -31,9 +31,11 @@ from spbench.layers.attention import Scores, attend_projected, projected_traffic
 from spbench.layers.memory_order import put_outermost
 from spbench.layers.rsa_rows import Rows, softmax_, softmax_backward_
 from spbench.strategies.fixed_axis import FixedAxis, FixedPlan
+from spbench.strategies.refusals import banded_why_not
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Traffic, Transfer
+from spbench.workload.workload import Workload
 
 
 @final
@@ -49,11 +51,15 @@ class RingPlan(FixedPlan):
             return super().sublayer_traffic(sublayer, axis)
         if sublayer.projection:
             return projected_traffic(sublayer, self.workload, self.ranks)
-        K, sizes = self.workload.key_bytes, self.held(axis)
-        ring, scattered = Transfer.ring(K, sizes), Transfer.reduce_scatter(K, sizes)
-        scatters = self.strategy.reduce_scatter
-        summed = scattered if scatters else Transfer.all_reduce(K, self.ranks)
-        return [ring, ring], [ring, ring, summed, summed]
+        of_each, sizes = (self.workload.key_bytes, self.workload.value_bytes), self.held(axis)
+        rings = [Transfer.ring(whole, sizes) for whole in of_each]
+        sums = [
+            Transfer.reduce_scatter(whole, sizes)
+            if self.strategy.reduce_scatter
+            else Transfer.all_reduce(whole, self.ranks)
+            for whole in of_each
+        ]
+        return rings, [*rings, *sums]
 
     def attend(
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
@@ -75,6 +81,10 @@ class RingSelfAttention(FixedAxis):
     keeps_scores: ClassVar[bool] = True
     plan: ClassVar[type[RingPlan]] = RingPlan
     reduce_scatter: bool = False
+
+    def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
+        unfit = banded_why_not(axis, workload)
+        return super().why_not_along(axis, workload, ranks) or unfit
 
 
 class _Rings(torch.autograd.Function):
@@ -111,7 +121,7 @@ class _Rings(torch.autograd.Function):
         whole_keys = ring.wait()
         # Handed over: a transfer holds what it needs, which may be a copy.
         d_k = _start_sum(sums.pop(), rows, comm, ctx.scatter)
-        d_q = rows.times_keys(d_scores, whole_keys).mul_(grad.shape[-1] ** -0.5)
+        d_q = rows.times_keys(d_scores, whole_keys).mul_(scaled.shape[-1] ** -0.5)
         d_bias = rows.bias_gradient(d_scores) if ctx.biased else None
         d_keys = (rows.unfold_keys(d_part) for d_part in (d_k.wait(), d_v))
         return rows.unfold(d_q).flatten(-3, -2), *d_keys, d_bias, *(None,) * 4

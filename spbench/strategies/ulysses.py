@@ -61,7 +61,7 @@ class UlyssesPlan(FixedPlan):
     def head_chunks(self) -> int:
         """Chunks of heads that go one after the other."""
         work = self.workload
-        qkv_bytes = (work.heads + 2 * work.key_heads) * work.head_bytes
+        qkv_bytes = work.query_bytes + work.key_value_bytes
         most = chunks_of(self.strategy.chunks, qkv_bytes, self.ranks)
         # Attention that is computed again stops at its last kernel: by then the chunks before it
         # would be on their way home once more.

@@ -36,7 +36,9 @@ class MegatronCoreSP(Packaged):
         return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if capability < (10, 0) else {}
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
-        unfit = super().why_not_along(axis, workload, ranks) or cut_why_not(workload, ranks)
+        unfit = super().why_not_along(axis, workload, ranks) or cut_why_not(
+            workload, ranks, copies=False
+        )
         return unfit or (None if ranks == 1 else self._not_served(axis, workload, ranks))
 
     def _not_served(self, axis: str, work: Workload, ranks: int) -> str | None:

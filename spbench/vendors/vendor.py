@@ -209,7 +209,10 @@ class Vendor(Packaged, ABC):
             "causal mask": any(one.causal for one in along) and not self.is_causal_too,
             "projection of keys": any(one.projection for one in along),
             "pair bias": any(one.pair_bias for one in along),
+            "window": any(one.window for one in along),
+            "sinks": any(one.sinks for one in along),
             "joined text": bool(workload.text),
+            "values of another size than keys": workload.value_size != workload.head_size,
         }
         what = next((name for name, is_there in unserved.items() if is_there), None)
         return what and (

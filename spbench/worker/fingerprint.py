@@ -10,6 +10,7 @@ tensor with a dim for each, so that strategies that cut them otherwise are compa
 """
 
 import zlib
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from math import prod
 from types import MappingProxyType
@@ -116,6 +117,12 @@ def _numbers(name: str, x: Tensor, cuts: Shards, rank: int, grids: Grids) -> Ten
         lengths = grids.get(dim, [x.shape[dim] if cut is None else cut.length])
         signs.append(_signs(name, axis, lengths, cut, rank).to(x.device))
         axis += len(lengths)
+    # A copied key head counts in part on each holder, by the root in the signs and in the numbers.
+    for cut in cuts:
+        if (shares := _shares(cut, rank)) is not None:
+            root = shares.to(x.device).sqrt()[:, None]
+            signs[cut.dim] = signs[cut.dim] * root
+            x = (x.double().movedim(cut.dim, -1) * root[:, 0]).movedim(-1, cut.dim)
     rows = x.reshape(-1, x.shape[-1])
     square = torch.zeros((), dtype=torch.float64, device=x.device)
     projected = []
@@ -129,6 +136,17 @@ def _numbers(name: str, x: Tensor, cuts: Shards, rank: int, grids: Grids) -> Ten
         # From the last dim but one to the first: (... x n, projections) -> (..., projections).
         left = (left.view(-1, x.shape[dim], PROJECTIONS) * signs[dim]).sum(1)
     return torch.cat([square.view(1), left.view(PROJECTIONS)])
+
+
+def _shares(cut: Shard, rank: int) -> Tensor | None:
+    """What each position of this rank counts, where ranks that otherwise differ hold it too; None:
+    all count whole."""
+    holders = Counter(run for runs in {*cut.runs} for run in runs)
+    own = cut.runs[rank]
+    if all(holders[run] == 1 for run in own):
+        return None
+    parts = [torch.full((run[1],), 1 / holders[run], dtype=torch.float64) for run in own]
+    return torch.cat(parts)
 
 
 def _signs(name: str, axis: int, lengths: Sequence[int], cut: Shard | None, rank: int) -> Tensor:

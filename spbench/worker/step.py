@@ -28,7 +28,7 @@ from spbench.comm.fake import silent_transports
 from spbench.comm.gradient_buckets import BUCKET_BYTES, GradientSum
 from spbench.comm.sharded_weights import SharedWeights, local
 from spbench.comm.transport import Transports
-from spbench.layers.linear import summed_over
+from spbench.layers.linear import summed_over, whole_bytes
 from spbench.model import inputs
 from spbench.model.inputs import Inputs, Samples, load_weights
 from spbench.model.sublayers import Attending
@@ -95,7 +95,8 @@ class Step:
         with device:
             model = self._model()
         self.seed = seed
-        load_weights(model, self.comm.rank, seed, sharpness, workload.key_heads)
+        queries, keys, _ = workload.qkv_widths
+        load_weights(model, self.comm.rank, seed, sharpness, (queries, keys))
         self.model = model.requires_grad_(self.train)
         named = self._whole.named_parameters()
         self._weight_cuts = {name: self.held.cut_of_weight(name, p) for name, p in named}
@@ -133,7 +134,8 @@ class Step:
     ) -> GradientSum:
         weights = list(self.model.parameters())
         # Of all stages: what these have in common is in the same buckets everywhere.
-        summed = sum(p.nbytes for p in self._whole.parameters() if over(p))
+        # Whole sizes: where ranks have unequal parts, their buckets are to be of one size.
+        summed = sum(whole_bytes(p, self.comm.rank) for p in self._whole.parameters() if over(p))
         # A small model fills one bucket; three show that they leave in order.
         most_bytes = min(summed // BUCKETS if several_buckets else BUCKET_BYTES, BUCKET_BYTES)
         return GradientSum(weights, self.gradient_comm, most_bytes, over)

@@ -21,6 +21,8 @@ from pydantic import (
     model_serializer,
 )
 
+from spbench.workload.band import Reach
+
 
 def _printable(text: str) -> str:
     """Names go into tables and file names, where an escape code or a line end would do harm."""
@@ -87,12 +89,18 @@ class Attention(BlockItem):
     """Self-attention. Heads, key heads, qk-norm and positions are properties of the workload.
 
     Joined axes form one sequence in tensor order, in whatever order they are listed. At most
-    one of ``causal``, ``projection`` and ``pair_bias`` is set.
+    one of ``causal``, ``projection`` and ``pair_bias`` is set, and a window with neither of the
+    latter two.
     """
 
     axes: Annotated[tuple[str, ...], BeforeValidator(_axes)] = Field(alias="attention")
     causal: bool = False
     """Whether a position sees only itself and earlier ones."""
+    window: Size | None = None
+    """Keys that a position sees, itself among them: those up to it where ``causal``, else as many
+    on both sides."""
+    sinks: bool = False
+    """Whether each head has a learned score that takes part in every softmax, without a value."""
     projection: Size | None = None
     """Length to which keys and values are projected along the sequence (Linformer)."""
     pair_bias: Size | None = None
@@ -114,6 +122,15 @@ class Attention(BlockItem):
     @property
     def attended(self) -> tuple[str, ...]:
         return self.axes
+
+    @property
+    def reach(self) -> Reach | None:
+        """Keys before its own position and behind it that a position sees; None: no window."""
+        if self.window is None:
+            return None
+        if self.causal:
+            return self.window - 1, 0
+        return self.window // 2, (self.window - 1) // 2  # of four two before, itself, one behind
 
 
 class CrossAttention(BlockItem):

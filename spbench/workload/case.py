@@ -165,6 +165,8 @@ def _resolved_fields(work: Workload, *without: str) -> Mapping[str, Any]:
         fields.pop("kv_heads", None)
     if work.attention_width == work.hidden:
         fields.pop("head_dim", None)
+    if work.value_size == work.head_size:
+        fields.pop("v_head_dim", None)
     positions = {axis: work.position_of(axis) for axis in work.axes}
     fields["positions"] = sorted(pair for pair in positions.items() if pair[1] != "none")
     return fields

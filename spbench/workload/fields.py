@@ -23,6 +23,7 @@ from spbench.workload.block import (
     Stack,
     Sublayer,
 )
+from spbench.workload.sharding import Stretch
 
 ACROSS_HEADS = "across_heads"
 POSITIONS = ("none", "rotary", "learned")
@@ -73,6 +74,8 @@ class WorkloadFields(Frozen):
     """Heads of keys and values in self-attention (grouped-query); None: as many as ``heads``."""
     head_dim: Size | None = None
     """Numbers of a head; None: hidden over heads."""
+    v_head_dim: Size | None = None
+    """Numbers of a self-attention head's values, and of its results; None: those of a head."""
     depth: Depth | None = None
     block: Block | None = None
     """The block that is repeated ``depth`` times; with ``stacks`` neither is given."""
@@ -184,8 +187,28 @@ class WorkloadFields(Frozen):
 
     @property
     def attention_width(self) -> int:
-        """Numbers of all heads' queries, or of their results, at one position."""
+        """Numbers of all heads' queries at one position."""
         return self.heads * self.head_size
+
+    @property
+    def value_size(self) -> int:
+        """Numbers of a self-attention head's values, and of its results."""
+        return self.v_head_dim or self.head_size
+
+    @property
+    def result_width(self) -> int:
+        """Numbers of all heads' results of self-attention at one position."""
+        return self.heads * self.value_size
+
+    @property
+    def qkv_widths(self) -> tuple[int, int, int]:
+        """Numbers of all queries, of all keys and of all values of self-attention at one
+        position."""
+        return (
+            self.attention_width,
+            self.key_heads * self.head_size,
+            self.key_heads * self.value_size,
+        )
 
     @property
     def key_heads(self) -> int:
@@ -218,11 +241,26 @@ class WorkloadFields(Frozen):
         return self.mode == "train" and self.checkpointing == "selective"
 
     @property
+    def qkv_stretches(self) -> tuple[Stretch, Stretch, Stretch]:
+        """Numbers of queries, keys and values end to end, as weights are cut: a unit is a key head,
+        with its queries; where ranks are more, query heads, each with a copy of its key head."""
+        units, group = self.key_heads, self.heads // self.key_heads
+        # 8 heads of 16 numbers on 2 key heads, values of 4: units of 64 numbers, of 16 and of 4.
+        q, k, v = (width // units for width in self.qkv_widths)
+        keys, values = (Stretch(units, width, group, is_copied=True) for width in (k, v))
+        return Stretch(units, q, group), keys, values
+
+    def result_stretch(self, width: int) -> Stretch:
+        """The heads' results, cut as queries are, if each head has ``width`` places."""
+        group = self.heads // self.key_heads
+        return Stretch(self.key_heads, group * width, group)
+
+    @property
     def out_channels(self) -> int:
         """Channels of the output: 36 times fewer than hidden, at least 8, by a final projection;
         of an attention alone its width."""
         if self.is_attention_alone:
-            return self.attention_width
+            return self.result_width
         return max(MIN_OUT_CHANNELS, self.hidden // OUT_RATIO)
 
     @property
@@ -237,18 +275,38 @@ class WorkloadFields(Frozen):
 
     @property
     def head_bytes(self) -> int:
-        """Bytes of one head's queries, keys, values or results, of all positions."""
+        """Bytes of one head's queries, or of its keys, of all positions."""
         return self.samples * self.all_tokens * self.head_size * DTYPE_BYTES[self.dtype]
 
     @property
+    def value_head_bytes(self) -> int:
+        """Bytes of one head's values, or of its results, of all positions."""
+        return self.samples * self.all_tokens * self.value_size * DTYPE_BYTES[self.dtype]
+
+    @property
     def query_bytes(self) -> int:
-        """Bytes of all queries, or of all results, of a self-attention; M without ``head_dim``."""
+        """Bytes of all queries of a self-attention; M without ``head_dim``."""
         return self.heads * self.head_bytes
 
     @property
+    def result_bytes(self) -> int:
+        """Bytes of all results of a self-attention: those of queries without ``v_head_dim``."""
+        return self.heads * self.value_head_bytes
+
+    @property
     def key_bytes(self) -> int:
-        """K of the papers: bytes of all keys, or of all values, of a self-attention."""
+        """K of the papers: bytes of all keys of a self-attention."""
         return self.key_heads * self.head_bytes
+
+    @property
+    def value_bytes(self) -> int:
+        """Bytes of all values of a self-attention: those of keys without ``v_head_dim``."""
+        return self.key_heads * self.value_head_bytes
+
+    @property
+    def key_value_bytes(self) -> int:
+        """Bytes of all keys and of all values of a self-attention."""
+        return self.key_bytes + self.value_bytes
 
     @property
     def conditioned_axes(self) -> Grid:

@@ -4,9 +4,11 @@ torch's FlopCounterMode cannot see CPU attention, so operations are counted by f
 tested against that mode on the math backend. A multiply and an add are two operations.
 
     linear      2 x tokens x in x out
-    attention   4 x tokens x attended length x width    (scores, and their product with v)
+    attention   2 x tokens x attended length x (width of q + width of results)
+                                                        (scores, and their product with v)
     causal      as attention, with (length + 1) / 2, the mean number of keys of a position
-    projected   4 x tokens x projection x width, and 4 x tokens x projection x kv width
+    window      as attention, with the mean number of keys of a position; sinks are not counted
+    projected   as attention to so many keys, and 2 x tokens x projection x (width of k + of v)
     pair bias   2 x length^2 x channels x heads, for each sample
     backward    twice the forward; recomputation is not counted (model operations)
     optimizer   not counted: it works element by element, as norms and activations do
@@ -16,9 +18,10 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
+from spbench.workload.band import seen_pairs
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.fields import ACROSS_HEADS
-from spbench.workload.sharding import Sizes, shard_sizes
+from spbench.workload.sharding import Sizes, Stretch
 from spbench.workload.workload import Workload
 
 
@@ -72,15 +75,15 @@ def parameters(workload: Workload) -> ParameterCount:
 
 def cut_parameters(workload: Workload, parts: int) -> Sizes:
     """Parameters that each of ``parts`` ranks has of those that are cut, exactly."""
-    # Parameters of a unit (a head, a column), by how many units there are: those are cut alike.
-    of_a_unit = Counter[int]()
+    # Parameters of a place (a number of a head, a column), by the stretch that is cut.
+    of_a_place = Counter[Stretch]()
     for part in workload.parts:
         for sublayer in part.block:
-            for units, count in _units(sublayer, workload):
-                of_a_unit[units] += part.depth * weight_sets(sublayer) * count
+            for stretch, count in _stretches(sublayer, workload):
+                of_a_place[stretch] += part.depth * weight_sets(sublayer) * count
     # 13 heads on 4 ranks: 4, 3, 3 and 3 times what a head has.
     by_kind = [
-        [held * count for held in shard_sizes(units, parts)] for units, count in of_a_unit.items()
+        [held * count for held in stretch.lengths(parts)] for stretch, count in of_a_place.items()
     ]
     return tuple(sum(of_rank) for of_rank in zip(*by_kind, strict=True))
 
@@ -99,23 +102,25 @@ def weight_sets(sublayer: Sublayer) -> int:
     return 2 if not isinstance(sublayer, CrossAttention) and sublayer.double else 1
 
 
-def _units(sublayer: Sublayer, workload: Workload) -> list[tuple[int, int]]:
-    """Heads or columns by which its weights are cut, and the parameters that each has."""
+def _stretches(sublayer: Sublayer, workload: Workload) -> list[tuple[Stretch, int]]:
+    """Heads or columns by which its weights are cut, and the parameters of each place of them."""
     hidden = workload.hidden
     match sublayer:
         case Attention():
-            width, keys = workload.attention_width, workload.key_heads * workload.head_size
             # Into q, k and v with a bias each; out of the heads without, which is replicated.
-            all_heads = (hidden + 1) * (width + 2 * keys) + width * hidden
-            all_heads += _norms_across_heads(workload)
-            beside = _units(sublayer.beside, workload) if sublayer.beside else []
-            # A key head and the query heads that share it are cut together: one unit.
-            return [(workload.key_heads, all_heads // workload.key_heads), *beside]
+            q, k, v = workload.qkv_stretches
+            normed = [(q, 1), (k, 1)] if workload.qk_norm == ACROSS_HEADS else []
+            into = [(stretch, hidden + 1) for stretch in (q, k, v)]
+            out = (workload.result_stretch(workload.value_size), hidden)
+            beside = _stretches(sublayer.beside, workload) if sublayer.beside else []
+            return [*into, out, *normed, *beside]
         case CrossAttention():
             heads, head_size = workload.cross_heads(sublayer)
-            return [(heads, (4 * hidden + 3) * head_size)]  # q, k, v with biases; out without
+            # q, k, v with biases; out without
+            return [(Stretch(heads), (4 * hidden + 3) * head_size)]
         case Mlp():
-            return [(workload.columns(sublayer), sublayer.ways_in * (hidden + 1) + hidden)]
+            columns = Stretch(workload.columns(sublayer))
+            return [(columns, sublayer.ways_in * (hidden + 1) + hidden)]
 
 
 def _norms_across_heads(workload: Workload) -> int:
@@ -124,7 +129,7 @@ def _norms_across_heads(workload: Workload) -> int:
 
 
 def _score_parameters(attention: Attention, workload: Workload) -> int:
-    """Replicated parameters of scores: qk-norm, projection along the sequence, pair bias."""
+    """Replicated parameters of scores: qk-norm, sinks, projection along the sequence, pair bias."""
     return _of_heads(attention, workload) + workload.heads * (attention.pair_bias or 0)
 
 
@@ -132,7 +137,8 @@ def _of_heads(attention: Attention, workload: Workload) -> int:
     """Those of them to whose gradients every head adds."""
     norms = 2 * workload.head_size if workload.qk_norm is True else 0  # of queries, of keys
     # Linformer's two projections along the sequence, of keys and of values, for all heads.
-    return norms + 2 * (attention.projection or 0) * workload.length(attention)
+    sinks = workload.heads if attention.sinks else 0
+    return norms + sinks + 2 * (attention.projection or 0) * workload.length(attention)
 
 
 def is_modulated(sublayer: Sublayer, workload: Workload) -> bool:
@@ -198,10 +204,9 @@ def _sublayer_flops(sublayer: Sublayer, workload: Workload) -> int:
     hidden, tokens = workload.hidden, workload.samples * workload.all_tokens
     match sublayer:
         case Attention():
-            width = workload.attention_width + workload.key_heads * workload.head_size
+            width = sum(workload.qkv_widths) + workload.result_width
             beside = _sublayer_flops(sublayer.beside, workload) if sublayer.beside else 0
-            # q and the way out are as wide as the heads, k and v as the key heads: 2 + 2 products.
-            return 4 * tokens * hidden * width + _score_flops(sublayer, workload) + beside
+            return 2 * tokens * hidden * width + _score_flops(sublayer, workload) + beside
         case CrossAttention():
             tokens = workload.samples * workload.tokens
             width = math.prod(workload.cross_heads(sublayer))
@@ -213,13 +218,17 @@ def _sublayer_flops(sublayer: Sublayer, workload: Workload) -> int:
 
 
 def _score_flops(attention: Attention, workload: Workload) -> int:
-    width, tokens = workload.attention_width, workload.samples * workload.all_tokens
-    length = workload.length(attention)
+    # Of each pair of query and key a product of queries' size, and one of results'.
+    width = workload.attention_width + workload.result_width
+    tokens, length = workload.samples * workload.all_tokens, workload.length(attention)
+    if attention.reach:
+        return 2 * tokens // length * seen_pairs(length, *attention.reach) * width
     if attention.causal:
-        return 2 * tokens * (length + 1) * width  # 4 x the mean number of keys, (length + 1) / 2
+        return tokens * (length + 1) * width  # 2 x the mean number of keys, (length + 1) / 2
     if attention.projection:
         # Each position against the projected keys, and each key and value into the projection.
-        return 4 * tokens * attention.projection * (width + workload.key_heads * workload.head_size)
+        _, *keys_values = workload.qkv_widths
+        return 2 * tokens * attention.projection * (width + sum(keys_values))
     # The bias of each head is a product over the channels of each pair of positions.
     pairs = workload.samples * length**2 * (attention.pair_bias or 0) * workload.heads
-    return 4 * tokens * length * width + 2 * pairs
+    return 2 * tokens * length * width + 2 * pairs

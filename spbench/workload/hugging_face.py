@@ -18,7 +18,7 @@ from spbench.text import did_you_mean, listed
 from spbench.workload.block import PARTS
 from spbench.workload.diffusion_models import DIFFUSION_MODELS
 from spbench.workload.flops import modulated, parameters
-from spbench.workload.language_models import LANGUAGE_MODELS, LATENT_KEYS, language_model
+from spbench.workload.language_models import LANGUAGE_MODELS
 from spbench.workload.model_config import BY_HAND, Config, Model, linear
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_file import WorkloadError, YamlData, short, validated
@@ -129,8 +129,8 @@ def _architecture(
     first = names[0] if isinstance(names, list) and names else kind
     # It stands in the comment above the workload, where nothing may end a line.
     word = first if isinstance(first, str) and first.isidentifier() else kind
-    if isinstance(kind, str) and (kind in LANGUAGE_MODELS or data.get(LATENT_KEYS) is not None):
-        return Config(data, str(path), str(word)), language_model, "transformers"
+    if isinstance(kind, str) and kind in LANGUAGE_MODELS:
+        return Config(data, str(path), str(word)), LANGUAGE_MODELS[kind], "transformers"
     if "transformer" in data or (isinstance(name, str) and name.endswith("Pipeline")):
         raise WorkloadError(
             f"{path}: the index of a pipeline ({short(name)}), which has no sizes; give the "

@@ -103,7 +103,8 @@ def _check_size(work: WorkloadFields) -> None:
     if len(work.axes) > MAX_AXES:
         message = f"{len(work.axes)} axes; at most {MAX_AXES} are planned for: join some into one"
         raise MisfitError(message, ("axes",))
-    positions, width = work.samples * work.all_tokens, work.attention_width
+    positions = work.samples * work.all_tokens
+    width = max(work.attention_width, work.result_width)
     mlps = [2 * work.columns(each) for each in work.mlps]
     hidden = positions * work.hidden
     for what, numbers, *blamed in (
@@ -188,6 +189,17 @@ def _check_attention(attention: Attention, work: WorkloadFields, path: KeyPath) 
     if len(special) > 1:
         message = f"one attention cannot have both {' and '.join(special)}"
         raise MisfitError(message, (*path, special[-1]))
+    banded = [key for key in ("window", "sinks") if getattr(attention, key)]
+    if banded and set(special) - {"causal"}:
+        message = f"one attention cannot have both {special[-1]} and {banded[0]}"
+        raise MisfitError(message, (*path, banded[0]))
+    if attention.window and len(attention.axes) > 1:
+        message = (
+            f"window {attention.window} goes along one axis, not {', '.join(attention.axes)}; "
+            "name one, or leave the window out"
+        )
+        raise MisfitError(message, (*path, "window"))
+    special += banded
     if work.text:
         _check_joint(attention, special, work, path)
     if attention.pair_bias:
@@ -247,11 +259,14 @@ def check_alone(work: WorkloadFields) -> None:
     if learned:
         message = f"learned positions of {', '.join(learned)} are added to no activation"
         raise MisfitError(f"{message} in an attention alone; leave them out", ("positions",))
-    width = (work.heads + 2 * work.key_heads) * work.head_size
+    width = sum(work.qkv_widths)
     if work.hidden != width:
+        sizes = f"heads {work.heads}, kv_heads {work.key_heads} and head_dim {work.head_size}"
+        if work.v_head_dim:
+            sizes = f"{sizes}, values of {work.v_head_dim},"
         raise MisfitError(
-            f"hidden {work.hidden} of an attention alone is its q, k and v end to end: with heads "
-            f"{work.heads}, kv_heads {work.key_heads} and head_dim {work.head_size} write {width}",
+            f"hidden {work.hidden} of an attention alone is its q, k and v end to end: with "
+            f"{sizes} write {width}",
             ("hidden",),
             ("head_dim",),
         )

@@ -29,8 +29,8 @@ from spbench.workload.workload import Workload
 BLOCKS = 3
 """A defect of the first block, of the last one, and of those in between."""
 LEAST_HEAD_DIM = 8
-SIDES = {"length": 7, "projection": 5, "pair_bias": 3}
-"""Text tokens, projected lengths and channels of pairs where heads are smaller, too."""
+SIDES = {"length": 7, "projection": 5, "pair_bias": 3, "window": 6}
+"""Text tokens, projected lengths, channels of pairs and windows where heads are smaller, too."""
 MOST_PLACES = 5
 """Places that are tried along each but the longest of axes that are one."""
 
@@ -161,10 +161,13 @@ def _smaller_heads(work: Workload, head_dims: Iterable[int]) -> Workload:
 
 def _widths(work: Workload, head_dim: int) -> dict[str, int]:
     """Sizes with such heads; where heads have a size of their own, hidden shrinks as they do."""
+    widths: dict[str, int] = {}
+    if work.v_head_dim:  # values shrink as keys do, and stay of another size
+        widths["v_head_dim"] = math.ceil(work.v_head_dim * head_dim / work.head_size)
     if work.head_dim is None:
-        return {"hidden": work.heads * head_dim}
+        return widths | {"hidden": work.heads * head_dim}
     hidden = math.ceil(work.hidden * head_dim / work.head_dim)
-    return {"hidden": max(MIN_HIDDEN, hidden), "head_dim": head_dim}
+    return widths | {"hidden": max(MIN_HIDDEN, hidden), "head_dim": head_dim}
 
 
 def _smaller(sublayer: Sublayer) -> Sublayer:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property, lru_cache
 from itertools import accumulate
 from math import prod
+from typing import NamedTuple
 
 Sizes = tuple[int, ...]
 Run = tuple[int, int]  # first position and length
@@ -35,6 +36,46 @@ def runs_of(sizes: Sizes) -> tuple[Run, ...]:
     ((0, 4), (4, 3))
     """
     return tuple(zip(accumulate(sizes, initial=0), sizes, strict=False))
+
+
+class Stretch(NamedTuple):
+    """Places of a dim that are shared out by units: groups of heads with one key, or columns."""
+
+    units: int
+    width: int = 1
+    """Places of a unit: with g query heads to a key, g."""
+    splits: int = 1
+    """Equal parts of a unit that different ranks may have, where there are more ranks than units:
+    the query heads of a key head."""
+    is_copied: bool = False
+    """Whether each rank that then has such a part has the whole unit here: the key head itself."""
+
+    @property
+    def length(self) -> int:
+        return self.units * self.width
+
+    def runs(self, ranks: int) -> "tuple[tuple[Run, ...], ...]":
+        """Places of each rank; a copied unit is a run by itself.
+
+        >>> Stretch(2, 8, splits=4).runs(4)
+        (((0, 4),), ((4, 4),), ((8, 4),), ((12, 4),))
+        >>> Stretch(2, 2, splits=4, is_copied=True).runs(4)
+        (((0, 2),), ((0, 2),), ((2, 2),), ((2, 2),))
+        """
+        if ranks <= self.units:
+            counts = runs_of(shard_sizes(self.units, ranks))
+            return tuple(((first * self.width, n * self.width),) for first, n in counts)
+        parts, width = runs_of(shard_sizes(self.units * self.splits, ranks)), self.width
+        if not self.is_copied:
+            width //= self.splits
+            return tuple(((first * width, n * width),) for first, n in parts)
+        # From the unit of the first part that a rank has to the unit of the last.
+        ends = ((first // self.splits, (first + n - 1) // self.splits) for first, n in parts)
+        return tuple(tuple((unit * width, width) for unit in range(a, b + 1)) for a, b in ends)
+
+    def lengths(self, ranks: int) -> Sizes:
+        """Places of each rank."""
+        return tuple(sum(length for _, length in own) for own in self.runs(ranks))
 
 
 @dataclass(frozen=True)
@@ -120,8 +161,9 @@ class Shard:
     @cached_property
     def length(self) -> int:
         """Positions of the whole; those that several ranks hold count once."""
-        held_once = set(self.runs)  # ranks that differ in a second dim hold the same of this one
-        return sum(length for runs in held_once for _, length in runs)
+        # Ranks that differ in a second dim hold the same of this one; copied heads are such runs.
+        held_once = {run for runs in set(self.runs) for run in runs}
+        return sum(length for _, length in held_once)
 
     @property
     def merged(self) -> tuple[Run, ...]:

@@ -21,7 +21,7 @@ from spbench.workload.block import Attention, CrossAttention, Mlp, Stack, Sublay
 from spbench.workload.fields import ACROSS_HEADS, DTYPE_BYTES
 from spbench.workload.flops import is_modulated, modulated, weight_sets
 from spbench.workload.mesh import ALL, PP, Groups, Mesh
-from spbench.workload.sharding import shard_sizes
+from spbench.workload.sharding import Stretch
 from spbench.workload.stages import Stages
 from spbench.workload.traffic import Transfer
 from spbench.workload.workload import Workload
@@ -29,8 +29,8 @@ from spbench.workload.workload import Workload
 FSDP = "fsdp"
 """What the axis of ranks that share out weights is called, whatever axes of the mesh it joins."""
 Shape = tuple[int, ...]
-Stretches = tuple[tuple[int, int], ...]
-"""Units of a dim that is cut over ranks, and places of each: heads of queries, keys, values."""
+Stretches = tuple[Stretch, ...]
+"""What a dim is that is cut over ranks: heads of queries, keys, values; columns."""
 
 
 class Weight(NamedTuple):
@@ -47,7 +47,7 @@ class Weight(NamedTuple):
         """The shape of one of so many parts."""
         if self.cut_dim is None or parts == 1:
             return self.shape
-        held = sum(width * shard_sizes(units, parts)[part] for units, width in self.stretches)
+        held = sum(stretch.lengths(parts)[part] for stretch in self.stretches)
         return (*self.shape[: self.cut_dim], held, *self.shape[self.cut_dim + 1 :])
 
 
@@ -121,13 +121,15 @@ def _of_sublayer(sublayer: Sublayer, workload: Workload) -> Iterator[Weight]:
                 yield from _of_heads(sublayer, workload)
             case CrossAttention():
                 heads, size = workload.cross_heads(sublayer)
-                yield from _linear((heads, size), (workload.hidden,), 0, ((heads, 1),))
-                yield from _linear((2 * heads, size), (workload.hidden,), 0, ((heads, 1),) * 2)
-                yield from _linear((workload.hidden,), (heads, size), 1, ((heads, 1),))
+                cut = Stretch(heads)
+                yield from _linear((heads, size), (workload.hidden,), 0, (cut,))
+                yield from _linear((2 * heads, size), (workload.hidden,), 0, (cut, cut))
+                yield from _linear((workload.hidden,), (heads, size), 1, (cut,))
             case Mlp():
                 columns, ways = workload.columns(sublayer), sublayer.ways_in
-                yield from _linear((ways * columns,), (workload.hidden,), 0, ((columns, 1),) * ways)
-                yield from _linear((workload.hidden,), (columns,), 1, ((columns, 1),))
+                cut = Stretch(columns)
+                yield from _linear((ways * columns,), (workload.hidden,), 0, (cut,) * ways)
+                yield from _linear((workload.hidden,), (columns,), 1, (cut,))
 
 
 def _linear(out: Shape, into: Shape, dim: int, stretches: Stretches) -> Iterator[Weight]:
@@ -138,19 +140,18 @@ def _linear(out: Shape, into: Shape, dim: int, stretches: Stretches) -> Iterator
 
 def _of_heads(attention: Attention, workload: Workload) -> Iterator[Weight]:
     """The projections into q, k and v, and out of the heads; with an mlp beside, of both."""
-    hidden, units, size = workload.hidden, workload.key_heads, workload.head_size
-    group = workload.heads // units
+    hidden, values = workload.hidden, workload.value_size
+    heads, wide = workload.qkv_stretches, sum(workload.qkv_widths)
     if attention.beside is None:
-        into = ((units, group), (units, 1), (units, 1))
-        yield from _linear(((group + 2) * units, size), (hidden,), 0, into)
-        yield from _linear((hidden,), (workload.heads, size), 1, ((units, group),))
+        yield from _linear((wide,), (hidden,), 0, heads)
+        results = (workload.result_stretch(1),)
+        yield from _linear((hidden,), (workload.heads, values), 1, results)
         return
     columns, ways = workload.columns(attention.beside), attention.beside.ways_in
-    heads = ((units, group * size), (units, size), (units, size))
-    wide = (group + 2) * units * size + ways * columns
-    yield from _linear((wide,), (hidden,), 0, (*heads, *((columns, 1),) * ways))
-    out = ((units, group * size), (columns, 1))
-    yield from _linear((hidden,), (workload.attention_width + columns,), 1, out)
+    beside = (Stretch(columns),) * ways
+    yield from _linear((wide + ways * columns,), (hidden,), 0, (*heads, *beside))
+    out = (workload.result_stretch(values), Stretch(columns))
+    yield from _linear((hidden,), (workload.result_width + columns,), 1, out)
 
 
 def _of_scores(attention: Attention, workload: Workload) -> Iterator[Weight]:
@@ -158,10 +159,12 @@ def _of_scores(attention: Attention, workload: Workload) -> Iterator[Weight]:
     units, size = workload.key_heads, workload.head_size
     if workload.qk_norm == ACROSS_HEADS:
         group = workload.heads // units
-        yield Weight((workload.heads, size), 0, ((units, group),))
-        yield Weight((units, size), 0, ((units, 1),))
+        yield Weight((workload.heads, size), 0, (Stretch(units, group),))
+        yield Weight((units, size), 0, (Stretch(units),))
     elif workload.qk_norm:
         yield from [Weight((size,), of_heads=True)] * 2
+    if attention.sinks:
+        yield Weight((workload.heads,), of_heads=True)
     if attention.projection:
         lengths = [n for axis, n in workload.axes.items() if axis in attention.axes]
         yield Weight((2, attention.projection, *lengths), of_heads=True)

@@ -208,6 +208,7 @@ OTHER_NAMES = {
     **dict.fromkeys(("num_heads", "n_heads"), "heads"),
     **dict.fromkeys(("num_kv_heads", "key_heads"), "kv_heads"),
     **dict.fromkeys(("head_size", "dim_head", "attention_head_dim"), "head_dim"),
+    **dict.fromkeys(("value_dim", "v_dim", "value_head_dim"), "v_head_dim"),
     "batch_size": "batch",
 }
 """Keys of other programs, and their names in spbench."""

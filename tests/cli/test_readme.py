@@ -175,7 +175,7 @@ def test_the_workload_of_the_docs_loads() -> None:
 def test_defaults_of_the_docs_are_the_defaults() -> None:
     """docs/workloads.md has a row for each field that need not be given, and names the others."""
     said = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", WORKLOADS_PAGE, re.MULTILINE))
-    words = {"kv_heads": None, "head_dim": None, "source": "", "qk_norm": False}
+    words = {"kv_heads": None, "head_dim": None, "v_head_dim": None, "source": "", "qk_norm": False}
     for name, field in Workload.model_fields.items():
         if field.is_required() or name in ("depth", "block", "stacks"):
             assert name not in said

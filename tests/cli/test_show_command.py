@@ -103,6 +103,8 @@ def test_lanes_add_up(name: str, ranks: int) -> None:
 def test_blocks_add_up(strategy: str) -> None:
     """Depth times a block is the stack's forward, less the switch that the last block saves."""
     for workload in ("open-sora-1.2-480p", "axial-weather", "dsp-720m"):
+        if load(strategy).declines(find(workload), 1):
+            continue  # none of these has a window
         drawn = lane(strategy, workload)
         block = find(workload).block
         saved = drawn.legs[drawn.periods[0] * len(block) - 1].switch

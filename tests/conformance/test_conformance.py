@@ -9,7 +9,7 @@ import pytest
 import torch
 from helpers.examples import ALL
 from helpers.gate_on_threads import prove, why_wrong
-from helpers.variants import by_day, variants
+from helpers.variants import by_day, suited, variants
 
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.comm.transport import Transports
@@ -35,7 +35,7 @@ ON_THREADS = [
 """Shapes of a short run on threads: those that processes leave, but for the even ones, and one that
 the weight updates of tests/unit/worker/test_optimizer.py prove."""
 ONE_BLOCK = ("axes-3d-uneven", "causal", "few-key-heads", "joint", "mixed", "pair-bias")
-ONE_BLOCK += ("projected", "wide-heads")
+ONE_BLOCK += ("projected", "wide-heads", "wide-keys", "windows")
 """Shapes whose blocks a short run does not repeat: others, stacks among them, have several."""
 LONG_RANKS = [pytest.param(ranks, marks=pytest.mark.long) for ranks in (1, *ON_PROCESSES)]
 """Numbers of ranks on threads of a full run: others are proved by processes, or send nothing."""
@@ -80,7 +80,7 @@ def in_turn(strategy: str) -> list[Workload]:
 def test_equals_one_device_on_every_shape(strategy: str, ranks: int) -> None:
     """In float64: output, all gradients below 1e-9, bytes exact; or declined in a sentence."""
     for shape in in_turn(strategy):
-        work = with_settings(shallow(shape, *ONE_BLOCK), ["dtype=float64"])
+        work = suited(strategy, with_settings(shallow(shape, *ONE_BLOCK), ["dtype=float64"]))
         if why := load(strategy).declines(work, ranks):
             assert len(why.split()) > 8, why
             continue
@@ -110,7 +110,7 @@ def test_eight_ranks_and_uneven_everything(strategy: str) -> None:
             "checkpointing": "full",
         }
     )
-    assert not why_wrong(prove(work, load(strategy), 8))
+    assert not why_wrong(prove(suited(strategy, work), load(strategy), 8))
 
 
 @pytest.mark.long
@@ -120,7 +120,7 @@ def test_timesformer_on_eight_ranks(strategy: str) -> None:
     work = find("timesformer-small")
     assert (work.heads, work.axes["time"], work.axes["space"] % 8) == (12, 8, 4)
     less = with_settings(work, ["dtype=float64", "depth=1", "axes.space=28", "hidden=96"])
-    assert not why_wrong(prove(less, load(strategy), 8))
+    assert not why_wrong(prove(suited(strategy, less), load(strategy), 8))
 
 
 @pytest.mark.parametrize("dtype", ["float64", "float32"])
@@ -129,7 +129,7 @@ def test_a_gradient_of_nothing_but_rounding(strategy: str, dtype: str) -> None:
     """Cross-attention to one token: queries cannot matter, and their gradient is noise."""
     shape = find("axes-2d", "verify")
     block = "[{attention: space}, {attention: time}, {cross_attention: 1}, {mlp: 2}]"
-    work = with_settings(shape, [f"block={block}", f"dtype={dtype}"])
+    work = suited(strategy, with_settings(shape, [f"block={block}", f"dtype={dtype}"]))
     assert not why_wrong(prove(work, load(strategy), 2))
 
 
@@ -168,7 +168,8 @@ def test_attention_alone_computed_again(strategy: str) -> None:
     A short run tries one shape of each strategy beside that of the suite, in turn."""
     at = variants().index(strategy)
     for name in SELECTIVE if ALL else (SELECTIVE[0], SELECTIVE[1 + at % 4]):
-        work = with_settings(find(name, "verify"), ["dtype=float64", "checkpointing=selective"])
+        settings = ["dtype=float64", "checkpointing=selective"]
+        work = suited(strategy, with_settings(find(name, "verify"), settings))
         if not load(strategy).declines(work, 3):
             assert not why_wrong(prove(work, load(strategy), 3)), name
 
@@ -179,7 +180,8 @@ def test_every_axis_may_be_the_sharded_one(strategy: str) -> None:
     if "shard_axis" not in {field.name for field in fields(load(strategy))}:
         assert load(strategy).on(find("axes-3d-uneven", "verify"), 2).layout
         return
-    work = with_settings(shallow(find("axes-3d-uneven", "verify")), ["dtype=float64"])
+    shape = with_settings(shallow(find("axes-3d-uneven", "verify")), ["dtype=float64"])
+    work = suited(strategy, shape)
     for axis in work.axes:
         assert not why_wrong(prove(work, load(f"{strategy}:shard-axis={axis}"), 3)), axis
 
@@ -188,7 +190,7 @@ def test_every_axis_may_be_the_sharded_one(strategy: str) -> None:
 def test_sharp_logits(strategy: str) -> None:
     """Scores that differ by hundreds: float32 stays below its tolerance."""
     for name, ranks in (("attention-only", 3), ("causal-only", 2)):
-        work = find(name, "verify")
+        work = suited(strategy, find(name, "verify"))
         if not load(strategy).declines(work, ranks):
             assert not why_wrong(prove(work, load(strategy), ranks, sharpness=8.0)), name
 
@@ -198,7 +200,8 @@ def test_sharp_logits(strategy: str) -> None:
 def test_other_dtypes(strategy: str, dtype: str) -> None:
     """Each dtype passes against its own tolerance, whatever the seed."""
     for name in IN_LOW_PRECISION.get(dtype, ("axes-2d-uneven",)):
-        work = with_settings(shallow(find(name, "verify")), [f"dtype={dtype}"])
+        shape = with_settings(shallow(find(name, "verify")), [f"dtype={dtype}"])
+        work = suited(strategy, shape)
         for seed in SEEDS if not load(strategy).declines(work, 3) else ():
             assert not why_wrong(prove(work, load(strategy), 3, seed=seed)), (name, seed)
 
@@ -210,7 +213,11 @@ def test_real_processes_over_gloo(ranks: int, warm_launcher: None, tmp_path: Pat
     drawn = [shape for shape in SHAPES if ALL or shape.name in ON_PROCESSES[ranks]]
     assert ALL or len(drawn) == len(ON_PROCESSES[ranks])
     shapes = [with_settings(shape, ["dtype=float64"]) for shape in drawn]
-    checks = checks_for(variants() if ALL else list(places()), shapes)
+    checks = [
+        check
+        for strategy in (variants() if ALL else list(places()))
+        for check in checks_for([strategy], [suited(strategy, shape) for shape in shapes])
+    ]
     job = Job(ranks=ranks, device="cpu", checks=checks, timeout_s=240.0)
     results = run_checks(job, LocalLauncher(tmp_path / "launcher.log"), tmp_path / "job")
     assert len(results) == len(checks)
@@ -223,7 +230,7 @@ def test_real_processes_over_gloo(ranks: int, warm_launcher: None, tmp_path: Pat
 @pytest.mark.parametrize("strategy", variants())
 def test_declines_instead_of_failing(strategy: str) -> None:
     """``why_not`` is a sentence with a value that works, and None only where the strategy runs."""
-    work = find("axes-2d-uneven", "verify")  # time 5, space 13, 5 heads
+    work = suited(strategy, find("axes-2d-uneven", "verify"))  # time 5, space 13, 5 heads
     for ranks in (1, 2, 5, 6, 7, 13, 14, 100):
         why = load(strategy).declines(work, ranks)
         if why is None:
@@ -242,7 +249,7 @@ def test_one_rank_sends_nothing(strategy: str) -> None:
     shapes = ["axes-2d-uneven", "few-key-heads", "pair-bias"]
     at = list(places()).index(strategy.partition(":")[0])
     for name in shapes if ALL else [shapes[at % 3]]:
-        (outcome,) = prove(find(name, "verify"), load(strategy), 1)
+        (outcome,) = prove(suited(strategy, find(name, "verify")), load(strategy), 1)
         assert not outcome.why_wrong(), name
         assert outcome.sent == {} == outcome.predicted
 
@@ -250,7 +257,8 @@ def test_one_rank_sends_nothing(strategy: str) -> None:
 @pytest.mark.parametrize("strategy", by_day())
 def test_two_models_at_once(strategy: str) -> None:
     """Forward of one, forward and backward of another, backward of the first: nothing is shared."""
-    shapes = [shallow(find(name, "verify")) for name in ("axes-2d-uneven", "checkpointed")]
+    drawn = [shallow(find(name, "verify")) for name in ("axes-2d-uneven", "checkpointed")]
+    shapes = [suited(strategy, shape) for shape in drawn]
     cpu, ranks = torch.device("cpu"), 3
 
     def gradients(

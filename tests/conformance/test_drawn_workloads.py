@@ -20,6 +20,7 @@ from spbench.workload.reduced import reductions
 from spbench.workload.workload import Workload
 
 SWIGLU = {"mlp": 0.7, "activation": "swiglu"}
+WINDOWS = [{"window": n, "sinks": n % 2 == 0} for n in (1, 2, 5)]
 AXES = ("time", "height", "width")
 
 
@@ -36,6 +37,8 @@ def attentions(draw: st.DrawFn, names: tuple[str, ...], text: int) -> dict[str, 
     special: dict[str, Any] = draw(
         st.sampled_from([{}, {}, {"causal": True}, {"projection": 4}, {"pair_bias": 3}])
     )
+    if special in ({}, {"causal": True}):
+        special = special | draw(st.sampled_from([{}, {}, {"sinks": True}, *WINDOWS]))
     beside = draw(st.sampled_from([{}, {}, {"beside": {"mlp": 1.3}}, {"beside": SWIGLU}]))
     return {"attention": axes, **special, **beside}
 
@@ -80,6 +83,7 @@ def workloads(draw: st.DrawFn) -> Workload | None:
         "hidden": draw(st.sampled_from([14, 30])) if head_dim else heads * draw(widths),
         "heads": heads,
         "head_dim": head_dim,
+        "v_head_dim": draw(st.sampled_from([None, None, 3, 5, 8])),
         "kv_heads": draw(st.sampled_from([n for n in range(1, heads + 1) if heads % n == 0])),
         **draw(form),
         "text": text,
@@ -96,6 +100,7 @@ def workloads(draw: st.DrawFn) -> Workload | None:
     }
     if draw(st.integers(0, 7)) == 0:
         data |= alone(draw(attentions(names, 0)), heads + 2 * data["kv_heads"], head_dim or 4)
+        data["v_head_dim"] = None
     try:
         return Workload.model_validate(data)
     except ValidationError:

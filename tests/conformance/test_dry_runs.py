@@ -27,7 +27,7 @@ from spbench.workload.config_names import names
 from spbench.workload.traffic import Count
 from spbench.workload.workload import Workload
 
-BY_DAY = ("axes-2d-uneven", "pair-bias")
+BY_DAY = ("axes-2d-uneven", "pair-bias", "windows")
 SHAPES = [find(name, "verify") for name in names("verify") if ALL or name in BY_DAY]
 RANKS = 4
 Computed = Counter[tuple[str, tuple[int, ...], int, bool]]

@@ -22,6 +22,7 @@ from spbench.projection.advise.measurements import (
     what_decides,
 )
 from spbench.projection.advise.project import Projection
+from spbench.projection.advise.published import comparison_text
 from spbench.projection.advise.recommend import (
     SHARED,
     Recommendation,
@@ -159,6 +160,8 @@ def show_counts(
         tables.say(out, _of_count(advice), *measured, *which_run(advice, asked))
     for each in more:
         tables.say(out, *_open_between(each, advised, asked))
+    compared_with = dict.fromkeys(comparison_text(advice.best) for advice in advised)
+    tables.say(out, *filter(None, compared_with))
     for count, why in why_not.items():
         tables.say(out, f"{counted(count, 'rank')}: {why}")
 

@@ -13,9 +13,9 @@ Of what one block says of these the ranks are left out that have no more of anyt
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from itertools import combinations, pairwise, permutations, product
+from itertools import chain, combinations, pairwise, permutations, product
 from math import prod
 
 import numpy as np
@@ -48,8 +48,14 @@ def ranks_to_count(plan: Plan) -> list[int]:
     alike: dict[Hashable, list[int]] = {}
     for rank, held in enumerate(zip(*facts, strict=True)):
         alike.setdefault(held, []).append(rank)
-    counted = (_ends(members, mesh) if begins else members[:1] for members in alike.values())
-    return sorted(rank for found in counted for rank in found)
+    counted: Iterable[Collection[int]] = (
+        _ends(members, mesh) if begins else members[:1] for members in alike.values()
+    )
+    if begins and any(each.window for each in workload.attentions):
+        # A window has the most keys where it meets no end of the sequence: in the middle.
+        middles = {members[len(members) // 2] for members in alike.values()}
+        counted = chain(counted, [middles])
+    return sorted({rank for found in counted for rank in found})
 
 
 def _of_stages(plan: Plan, stages: Stages) -> list[int]:
@@ -77,7 +83,7 @@ def _shards(plan: Plan) -> tuple[list[Shard], bool]:
     cuts = {axis: plan.shards[axis].cuts for axis in dict.fromkeys(layout)}
     begins = any(
         isinstance(each, Attention)
-        and each.causal
+        and (each.causal or each.window)
         and {cut.dim for cut in cuts[axis]} & {workload.dim(x) for x in each.axes}
         for each, axis in pairs
     )
@@ -183,6 +189,7 @@ def _share(heads: Heads, own: int, size: int) -> Iterator[Heads]:
     if size <= queries:
         shares = share_heads(queries, keys, size)
         yield shares.queries[own], shares.matched_size(own)
+        yield shares.queries[own], len(shares.keys[own])  # of cut weights, before they are matched
 
 
 def _ends(members: Sequence[int], mesh: Mesh) -> set[int]:

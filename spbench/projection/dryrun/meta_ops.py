@@ -23,7 +23,7 @@ from torch.utils._pytree import tree_leaves
 
 from spbench.errors import Failure
 from spbench.layers.dispatch_modes import WatchingMode
-from spbench.layers.kernels import AS_ON
+from spbench.layers.kernels import AS_ON, like_queries
 from spbench.projection.dryrun.work import BIASED, Kernel
 from spbench.worker.memory import held_bytes
 from spbench.workload.case import Device
@@ -191,14 +191,14 @@ def _signature(value: Any) -> Any:
 
 
 def _attended(name: str, args: Sequence[Any], device: Device) -> tuple[Tensor, ...]:
-    """Results (b, Z, S, D) in the memory order of q, as kernels write them, and log-sum-exps
+    """Results (b, Z, S, Dv) in the memory order of q, as kernels write them, and log-sum-exps
     (b, Z, S), of a CPU's kernel as (b, S, Z); of the memory-efficient one seeds of dropout, too."""
-    q = next(x for x in args if isinstance(x, Tensor))
+    q, _, v = [x for x in args if isinstance(x, Tensor)][:3]
     by_position = device == "cpu"
     like = q[..., 0].transpose(1, 2) if by_position else q[..., 0]
     lse = like.new_empty(like.shape, dtype=torch.promote_types(q.dtype, torch.float32))
     seeds = [q.new_empty((), dtype=torch.int64) for _ in range(2)] if name == EFFICIENT else []
-    return torch.empty_like(q), lse.transpose(1, 2) if by_position else lse, *seeds
+    return like_queries(q, v), lse.transpose(1, 2) if by_position else lse, *seeds
 
 
 def _gradients(name: str, args: Sequence[Any], device: Device) -> tuple[Tensor, ...]:
@@ -274,7 +274,7 @@ def _attention(name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Kernel
     """Two products of queries and keys in forward, five in backward, which has scores anew."""
     is_backward, place = BACKWARD in name, ATTENTION[name]
     is_masked = place < len(args) and bool(args[place])
-    q, k = [each for each in args if isinstance(each, Tensor)][is_backward:][:2]
+    q, k, v = [each for each in args if isinstance(each, Tensor)][is_backward:][:3]
     is_far = k.shape[-1] < PACKED and k.shape[2] >= ROWS
     batch, heads, queries, size = q.shape
     key_heads, keys = k.shape[1:3]
@@ -286,12 +286,18 @@ def _attention(name: str, args: Sequence[Any], outs: Sequence[Tensor]) -> Kernel
         kind="attention",
         phase="forward",
         shape=(batch, heads, key_heads, queries, keys, size),
-        flops=2 * (5 if is_backward else 2) * batch * heads * pairs * size,
+        flops=2 * batch * heads * pairs * _numbers_of_a_pair(size, v.shape[-1], is_backward),
         moved_bytes=_bytes_of(args, outs, ""),
         is_masked=is_masked,
         is_backward=is_backward,
         name=BIASED if name.startswith(EFFICIENT) else CROWDED.get(_sets(k), "") if is_far else "",
     )
+
+
+def _numbers_of_a_pair(key_size: int, value_size: int, is_backward: bool) -> int:
+    """Over which products go for a query and a key: scores and results; backward scores once more,
+    the gradients of queries and of keys, and that of the weights and of the values."""
+    return 3 * key_size + 2 * value_size if is_backward else key_size + value_size
 
 
 def _sets(rows: Tensor) -> int:

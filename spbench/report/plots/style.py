@@ -43,6 +43,7 @@ COLOURS = {
     "kv-gather": "#D55E00",
     "attention-2d": "#882255",
     "usp": "#332288",
+    "halo": "#999933",
 }
 IDEAS = {
     "ulysses": (
@@ -60,10 +61,10 @@ IDEAS = {
 }
 VENDORS = {name: idea for idea, names in IDEAS.items() for name in names}
 """Other packages' code, and the strategy whose idea it is."""
-MARKERS = dict(zip(COLOURS, "os^v*DPXh", strict=True))
+MARKERS = dict(zip(COLOURS, "os^v*DPXh>", strict=True))
 MORE_COLOURS = ("#F0E442", "#000000", "#999999")
 """Colours of strategies of plug-ins."""
-MORE_MARKERS = "<>pdH8"
+MORE_MARKERS = "<pdH8"
 HATCHES = ("..", "\\\\\\", "oo", "++", "--", "||", "**")
 DASHES: tuple[Any, ...] = (
     *((0, (5, 1.5)), (0, (1, 1)), (0, (4, 1, 1, 1)), (0, (2, 1))),

@@ -18,8 +18,8 @@ from spbench.comm.pending import Pending
 from spbench.comm.started_switches import can_be_in_chunks
 from spbench.comm.threaded import ThreadTransport, run_rank_threads
 from spbench.comm.transport import DONE
-from spbench.layers.linear import LinearSpec, Stretch, WholeLinear
-from spbench.workload.sharding import Shard
+from spbench.layers.linear import LinearSpec, WholeLinear
+from spbench.workload.sharding import Shard, Stretch
 
 
 @examples(20)

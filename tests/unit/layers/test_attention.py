@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -13,6 +14,8 @@ from torch.nn.attention import SDPBackend, _cur_sdpa_kernel_backends, sdpa_kerne
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from spbench.layers import kernels as called
+from spbench.layers.attention import Scores, attend_whole
+from spbench.layers.blockwise import Part, attend_block, block_gradients, merge
 from spbench.layers.dispatch_modes import KernelsSeen
 from spbench.layers.kernels import (
     FASTEST_FIRST,
@@ -24,6 +27,8 @@ from spbench.layers.kernels import (
     with_lse,
 )
 from spbench.strategies.registry import load
+from spbench.workload.band import Reach
+from spbench.workload.block import Attention
 from spbench.workload.catalogue import find
 
 LARGE = KernelLimits(folded_batch=2**40, elements=2**60)
@@ -210,3 +215,85 @@ def test_whole_steps_in_chunks_pass_the_gate(monkeypatch: pytest.MonkeyPatch, na
     monkeypatch.setitem(kernel.__kwdefaults__, "limits", KernelLimits(folded_batch=2))
     assert why_wrong(prove(work, load("ulysses"), 2)) == ""
     assert max(batches) == 2
+
+
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize(("key_size", "value_size"), [(6, 4), (4, 6), (12, 8)])
+def test_values_of_another_size(key_size: int, value_size: int, causal: bool) -> None:
+    """Out and all gradients are those of a softmax written out, whole and by the kernels of parts;
+    scores are divided by the root of the size of keys, never of what they are filled up to."""
+    generator = torch.Generator().manual_seed(1)
+    q, k, v, grad = (
+        torch.randn(2, heads, 5, size, dtype=torch.float64, generator=generator)
+        for heads, size in ((4, key_size), (2, key_size), (2, value_size), (4, value_size))
+    )
+    given = [x.requires_grad_() for x in (q, k, v)]
+    scores = q @ k.repeat_interleave(2, 1).mT / key_size**0.5
+    hidden = torch.ones(5, 5, dtype=torch.bool).triu(1) if causal else torch.zeros(5, 5).bool()
+    weights = scores.masked_fill(hidden, -torch.inf).softmax(-1)
+    wanted = weights @ v.repeat_interleave(2, 1)
+    right = [wanted, *torch.autograd.grad(wanted, given, grad)]
+    out = kernel(*given, is_causal=causal)
+    assert_close(right, [out, *torch.autograd.grad(out, given, grad)])
+    plain = [x.detach() for x in given]
+    part = attend_block(*plain, causal=causal)
+    if not causal:  # merged from two blocks of keys
+        blocks = [(plain[1][:, :, cut], plain[2][:, :, cut]) for cut in (slice(2), slice(2, 5))]
+        total: Part | None = None
+        for block in blocks:
+            total = merge(total, attend_block(plain[0], *block))
+        assert total is not None
+        assert_close([total.out], [part.out])
+    assert_close(right, [part.out, *block_gradients(grad, *plain, part, causal=causal)])
+
+
+def assert_close(wanted: list[Tensor], got: list[Tensor]) -> None:
+    for right, found in zip(wanted, got, strict=True):
+        assert torch.allclose(found, right, rtol=1e-13, atol=1e-13)
+
+
+@pytest.mark.parametrize("window", [1, 4, 5, 40, None])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("has_sinks", [False, True])
+def test_windows_and_sinks_position_by_position(
+    window: int | None, causal: bool, has_sinks: bool
+) -> None:
+    """Out and all gradients are those of numpy, one query after another, to 1e-13."""
+    rng = np.random.default_rng(3)
+    q, grad = rng.normal(size=(2, 2, 4, 13, 6))
+    k, v = rng.normal(size=(2, 2, 2, 13, 6))
+    sinks = rng.normal(size=4)
+    reach = Attention(attention="a", window=window, causal=causal).reach
+    wanted = by_position(q, k, v, grad, sinks if has_sinks else None, reach, causal)
+    given = [torch.tensor(x, requires_grad=True) for x in (q, k, v, sinks)]
+    # (b, Z, S, D) -> (B, S, Z, D), the dims of a model's activation
+    heads = [x.transpose(1, 2) for x in given[:3]]
+    scores = Scores(dims=(1,), causal=causal, reach=reach, sinks=given[3] if has_sinks else None)
+    out = attend_whole(*heads, scores).transpose(1, 2)
+    leaves = given if has_sinks else given[:3]
+    found = [out, *torch.autograd.grad(out, leaves, torch.tensor(grad))]
+    for right, got in zip(wanted, found, strict=False):
+        assert np.abs(got.detach().numpy() - right).max() < 1e-13
+
+
+def by_position(
+    q: Any, k: Any, v: Any, grad: Any, sinks: Any, reach: Reach | None, causal: bool
+) -> list[Any]:
+    """Out, dQ, dK, dV and the gradient of sinks of a softmax for each query alone."""
+    out, d_q, d_k, d_v = (np.zeros_like(x) for x in (q, q, k, v))
+    d_sinks = np.zeros(q.shape[1])
+    before, after = reach or (q.shape[2], 0 if causal else q.shape[2])
+    for b, z, i in np.ndindex(*q.shape[:3]):
+        keys = slice(max(0, i - before), i + after + 1)
+        own, values = k[b, z // 2, keys], v[b, z // 2, keys]
+        exps = np.exp(own @ q[b, z, i] / np.sqrt(6))
+        total = exps.sum() + (0 if sinks is None else np.exp(sinks[z]))
+        weights = exps / total
+        out[b, z, i] = weights @ values
+        of_row = grad[b, z, i] @ out[b, z, i]
+        d_scores = weights * (values @ grad[b, z, i] - of_row) / np.sqrt(6)
+        d_q[b, z, i] = d_scores @ own
+        d_k[b, z // 2, keys] += np.outer(d_scores, q[b, z, i])
+        d_v[b, z // 2, keys] += np.outer(weights, grad[b, z, i])
+        d_sinks[z] -= 0 if sinks is None else np.exp(sinks[z]) / total * of_row
+    return [out, d_q, d_k, d_v, d_sinks]

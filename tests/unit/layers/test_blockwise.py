@@ -12,7 +12,7 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
-from spbench.layers import blockwise
+from spbench.layers import kernels
 from spbench.layers.blockwise import (
     Part,
     add_gradients,
@@ -28,6 +28,7 @@ from spbench.layers.blockwise import (
     tile,
     tiles,
     unpack,
+    widths,
 )
 from spbench.layers.kernels import KERNELS, KernelLimits
 from spbench.workload.mesh import Mesh
@@ -101,7 +102,7 @@ def test_a_block_on_the_diagonal_is_masked(kernel: SDPBackend) -> None:
 def test_large_batches_go_in_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
     """What exceeds a kernel's limits is computed by parts of the folded batch."""
     given = example(torch.float64)
-    monkeypatch.setattr(blockwise, "LIMITS", KernelLimits(folded_batch=1))
+    monkeypatch.setattr(kernels, "LIMITS", KernelLimits(folded_batch=1))
     assert max(map(error, in_blocks(*given), exact(*given))) < 1e-14
 
 
@@ -127,8 +128,8 @@ def test_kernels_of_a_gpu_take_what_they_are_given(backend: SDPBackend) -> None:
         q, out = (torch.empty(2, 4, 70, 64, dtype=torch.float16, device=device) for _ in range(2))
         k, v = (torch.empty(2, 4, 90, 64, dtype=torch.float16, device=device) for _ in range(2))
         kernel = KERNELS[backend]
-        found, lse = kernel.forward(False, q, k, v)
-        gradients = kernel.backward(False, out, q, k, v, out, lse)
+        found, lse = kernel.forward(False, 0.125, q, k, v)
+        gradients = kernel.backward(False, 0.125, out, q, k, v, out, lse)
     assert (found.shape, lse.shape, lse.dtype) == (q.shape, q.shape[:-1], torch.float32)
     assert [each.shape for each in gradients] == [q.shape, k.shape, v.shape]
 
@@ -179,20 +180,23 @@ def test_positions_of_some_ranks_come_back() -> None:
     assert torch.equal(by_rank(ordered, held, 2), x.expand(2, 3, -1))
 
 
-def test_packed_keys_come_back() -> None:
-    """Packed and unpacked, in order of ranks and of positions, summed and put in place."""
-    k, v = torch.randn(2, 3, 2, 7, 4)
-    packed = pack(k, v)
-    assert all(map(torch.equal, unpack(packed), (k, v)))
+@pytest.mark.parametrize("value_size", [4, 3, 6])
+def test_packed_keys_come_back(value_size: int) -> None:
+    """Packed and unpacked, in order of ranks and of positions, summed and put in place; values of
+    another size too."""
+    k, v = torch.randn(3, 2, 7, 4), torch.randn(3, 2, 7, value_size)
+    packed, sizes = pack(k, v), widths(k, v)
+    assert packed.numel() == k.numel() + v.numel()
+    assert all(map(torch.equal, unpack(packed, sizes), (k, v)))
     shard = Shard.causal(0, 7, 2)
     assert torch.equal(by_position(by_rank(packed, shard), shard), packed)
-    more = [torch.randn(3, 2, 5, 4) for _ in range(2)]
+    more = [torch.randn(3, 2, 5, size) for size in sizes]
     total = add_gradients(packed.clone(), more)
-    for found, before, new in zip(unpack(total), (k, v), more, strict=True):
+    for found, before, new in zip(unpack(total, sizes), (k, v), more, strict=True):
         assert torch.equal(found[:, :, :5], before[:, :, :5] + new)
         assert torch.equal(found[:, :, 5:], before[:, :, 5:])
     assert add_gradients(packed, ()) is packed
-    put(more, unpack(packed), [(0, 2), (4, 3)])
-    for found, before, new in zip(unpack(packed), (k, v), more, strict=True):
+    put(more, unpack(packed, sizes), [(0, 2), (4, 3)])
+    for found, before, new in zip(unpack(packed, sizes), (k, v), more, strict=True):
         assert torch.equal(found[:, :, [0, 1, 4, 5, 6]], new)
         assert torch.equal(found[:, :, 2:4], before[:, :, 2:4])

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 from helpers.examples import ALL
+from helpers.variants import suited
 
 from spbench.comm.transport import Transports
 from spbench.projection.dryrun import depths, dry_step, recorder
@@ -63,7 +64,7 @@ def test_the_peak_is_a_real_steps(
     forms += [{"checkpointing": "selective"}]
     turn = ([*places()].index(strategy) + (pack is UnsentNccl)) % 3
     for fields in forms if ALL else [forms[turn]]:
-        shape = workload(**fields)
+        shape = suited(strategy, workload(**fields))
         assert dry(shape, strategy, 4, "cpu").peak == real_peak(shape, strategy, 4, pack)
 
 

@@ -106,7 +106,7 @@ def test_every_case_is_on_the_page(varied: tuple[str, Page]) -> None:
     assert html.count('<th scope="row"') == len(cases) + 3  # three are in the table of cases, too
     assert HOSTILE in page.text
     assert "<script>alert" not in html
-    assert "logs/attention-2d-launch0.log" in page.text
+    assert "logs/usp-launch0.log" in page.text
     for sentence in failures([line for line in cases if line.status != "ok"]):
         assert sentence in page.text
 

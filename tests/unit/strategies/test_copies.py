@@ -72,7 +72,7 @@ def test_attention_clones_nothing(strategy: str, axis: str) -> None:
     and copies its own part of the sum of dV, so that the whole, N times as large, is let go."""
     own = {"layers/memory_order.py: put_outermost": 1, "strategies/rsa.py: _backward_of_values": 1}
     joins = 1 if strategy in ("ulysses", "usp:ulysses=2") else 2
-    expected = {"layers/memory_order.py: backward": joins} | (own if strategy == "rsa" else {})
+    expected = {"layers/memory_order.py: _joined": joins} | (own if strategy == "rsa" else {})
     for batch in (1, 2):
         elsewhere = seen(strategy, axis, batch, "train").elsewhere
         assert elsewhere == {f"spbench/{place}": count for place, count in expected.items()}

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 from helpers.golden import Golden
 from helpers.run_on_threads import complaint, run_on_threads, verify_on_threads
+from helpers.variants import suited
 
 from spbench.projection.dryrun import trace
 from spbench.strategies.registry import in_mesh, load, places
@@ -24,7 +25,7 @@ def guided(*settings: str, shape: str = "axes-2d") -> Workload:
 @pytest.mark.parametrize("strategy", places())
 def test_every_strategy_equals_one_device(strategy: str) -> None:
     """Two groups of two ranks: values, gradients and bytes by axis."""
-    assert verify_on_threads(guided("depth=1"), strategy, 4, TWO) == ""
+    assert verify_on_threads(suited(strategy, guided("depth=1")), strategy, 4, TWO) == ""
 
 
 @pytest.mark.parametrize("strategy", ["ulysses", pytest.param("megatron-sp", marks=LONG)])
@@ -69,7 +70,8 @@ def test_what_is_timed_is_what_was_proved() -> None:
 @pytest.mark.parametrize("strategy", places())
 def test_forward_sends_what_the_strategy_sends(strategy: str) -> None:
     """In forward a rank sends what it does where half of the branches are all of the workload."""
-    work, alone = guided("mode=forward"), guided("mode=forward", "guidance=1")
+    works = guided("mode=forward"), guided("mode=forward", "guidance=1")
+    work, alone = (suited(strategy, each) for each in works)
     sent = in_mesh(strategy, TWO).on(work, 8).traffic
     assert by_busiest(sent) == by_busiest(load(strategy).on(alone, 4).traffic)
     assert CFG not in {transfer.axis for transfer in sent}

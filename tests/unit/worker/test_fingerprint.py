@@ -55,6 +55,15 @@ def test_axes_in_a_row_have_the_fingerprint_of_the_axes_apart(cut: Shard) -> Non
     assert together(parts, cut, grids={1: [12, 5]})["x"] == pytest.approx(alone(X)["x"], rel=1e-12)
 
 
+def test_copied_rows_count_once() -> None:
+    """Ranks that have rows of their own, and hold others both, as copies of key heads are."""
+    cut = Shard(1, (((0, 4), (10, 1)), ((4, 3), (10, 1), (11, 1)), ((7, 3), (11, 1))))
+    parts = [torch.cat([X.narrow(1, *run) for run in runs], 1) for runs in cut.runs]
+    assert together(parts, cut)["x"] == pytest.approx(alone(X)["x"], rel=1e-12)
+    parts[1][:, -2:] *= 1.1  # one of the holders is wrong
+    assert together(parts, cut)["x"] != pytest.approx(alone(X)["x"], rel=1e-4)
+
+
 def test_parts_along_two_dims_have_it_too() -> None:
     """Samples on groups of ranks, each of which cuts an axis."""
     samples = Shard.even(0, 2, 2).among([0, 0, 1, 1])

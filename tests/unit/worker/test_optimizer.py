@@ -11,7 +11,7 @@ from helpers.examples import ALL
 from helpers.gate_on_threads import CPU, prove, why_wrong
 from helpers.golden import Golden
 from helpers.thread_group import ThreadGroup
-from helpers.variants import by_day
+from helpers.variants import by_day, suited
 from torch import Tensor, nn
 from torch.optim import AdamW
 
@@ -50,7 +50,8 @@ def caught(strategy: str, ranks: int, *settings: str) -> str:
 @pytest.mark.parametrize("strategy", by_day())
 def test_two_updates_equal_one_devices(strategy: str, ranks: int) -> None:
     """Every weight after two steps of AdamW in float64, cut or whole, below 1e-9."""
-    outcomes = prove(shape("checkpointed", "dtype=float64", *BLOCKS), load(strategy), ranks)
+    work = suited(strategy, shape("checkpointed", "dtype=float64", *BLOCKS))
+    outcomes = prove(work, load(strategy), ranks)
     assert not why_wrong(outcomes)
     assert max(outcome.worst.relative for outcome in outcomes) < 1e-9
 

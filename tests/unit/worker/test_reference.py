@@ -65,7 +65,7 @@ def naive(work: Workload, weights: Weights, given: Inputs) -> Tensor:
     places = list(itertools.product(*(range(n) for n in work.axes.values())))
     x, text = given.x.flatten(1, -2), given.text
     if work.is_attention_alone:
-        qkv, mine = x.unflatten(-1, (-1, work.head_size)), "attention."
+        qkv, mine = x, "attention."
         inside = {name.removeprefix(mine): weight for name, weight in weights.items()}
         out = self_attention(work.attentions[0], work, inside, qkv, given, places)
         return out.reshape(*given.x.shape[:-1], -1)
@@ -208,11 +208,10 @@ def into(
 ) -> tuple[Tensor, Tensor | None]:
     """Heads of queries, keys and values; and of an mlp beside them what is active."""
     if attention.beside is None:
-        return heads_of(x, weights, "qkv"), None
-    heads = work.heads + 2 * work.key_heads
-    count = heads * work.head_size
+        return x @ weights["qkv.weight"].T + weights["qkv.bias"], None
+    count = (work.heads + work.key_heads) * work.head_size + work.key_heads * work.value_size
     up, bias = weights["qkv_up.weight"], weights["qkv_up.bias"]
-    qkv = (x @ up[:count].T + bias[:count]).unflatten(-1, (heads, -1))
+    qkv = x @ up[:count].T + bias[:count]
     return qkv, activated(attention.beside, x @ up[count:].T + bias[count:])
 
 
@@ -229,16 +228,28 @@ def heads_of(x: Tensor, weights: Weights, name: str) -> Tensor:
     return torch.einsum("bph,zdh->bpzd", x, weights[f"{name}.weight"]) + weights[f"{name}.bias"]
 
 
-def attend(q: Tensor, k: Tensor, v: Tensor, seen: Tensor, bias: Tensor | None = None) -> Tensor:
+def attend(
+    q: Tensor,
+    k: Tensor,
+    v: Tensor,
+    seen: Tensor,
+    bias: Tensor | None = None,
+    sinks: Tensor | None = None,
+) -> Tensor:
     scores = torch.einsum("pzd,kzd->zpk", q, k) / math.sqrt(q.shape[-1])
     scores = scores if bias is None else scores + bias
-    return torch.einsum("zpk,kzd->pzd", scores.masked_fill(~seen, -math.inf).softmax(-1), v)
+    scores = scores.masked_fill(~seen, -math.inf)
+    if sinks is not None:  # one more score in each row, which is left out behind the softmax
+        scores = torch.cat([scores, sinks[:, None, None].expand(-1, len(q), 1)], -1)
+    return torch.einsum("zpk,kzd->pzd", scores.softmax(-1)[..., : len(k)], v)
 
 
 def split_heads(work: Workload, weights: Weights, qkv: Tensor) -> list[Tensor]:
     """Queries, keys and values, normed."""
-    keys = work.key_heads
-    q, k, v = qkv[:, :, : work.heads], qkv[:, :, work.heads : -keys], qkv[:, :, -keys:]
+    D, keys = work.head_size, work.key_heads
+    own, all_keys = work.heads * D, (work.heads + keys) * D
+    q, k = (x.unflatten(-1, (-1, D)) for x in (qkv[..., :own], qkv[..., own:all_keys]))
+    v = qkv[..., all_keys:].unflatten(-1, (keys, -1))
     if work.qk_norm:
         along = (-1,) if work.qk_norm is True else (-2, -1)
         q, k = (
@@ -267,11 +278,15 @@ def self_attention(
     for p, place in enumerate(places):  # in tensor order, so each list is one sequence in order
         outer = tuple(n for i, n in enumerate(place) if i not in inner)
         together.setdefault(outer, []).append(p)
-    out = torch.zeros_like(q)
+    out = q.new_zeros(*q.shape[:-1], v.shape[-1])
     for b, group in itertools.product(range(work.samples), together.values()):
         mine_k, mine_v, bias = k[b, group], v[b, group], None
         seen = torch.ones(len(group), len(group), dtype=torch.bool)
         seen = seen.tril() if attention.causal else seen
+        if attention.window:
+            before = attention.window - 1 if attention.causal else attention.window // 2
+            after = 0 if attention.causal else (attention.window - 1) // 2
+            seen = seen.triu(-before).tril(after)
         if attention.projection:
             along_k, along_v = weights["projection"].reshape(2, attention.projection, -1)
             mine_k = torch.einsum("ps,szd->pzd", along_k, mine_k)
@@ -281,7 +296,8 @@ def self_attention(
             bias = torch.einsum(
                 "ijc,zc->zij", given.pairs[attention.axes[0]][b], weights["bias.weight"]
             )
-        out[b, group] = attend(q[b, group], mine_k, mine_v, seen, bias)
+        sinks = weights["sinks"] if attention.sinks else None
+        out[b, group] = attend(q[b, group], mine_k, mine_v, seen, bias, sinks)
     return out
 
 

@@ -29,6 +29,8 @@ FILES = sorted(
 # (axes kept or divided by, hidden divided by, layers), as the small form's source says.
 CLAIMED: dict[str, tuple[dict[str, float], int, int]] = {
     "bagel": ({"height": 8, "width": 8}, 16, 2),
+    "deepseek-v3": ({"sequence": 512}, 64, 2),
+    "gpt-oss-20b": ({"sequence": 512}, 32, 1),
     "cogvideox-5b": ({"time": 2.6, "height": 7.5, "width": 7.5}, 8, 2),
     "cogvideox1.5-5b": ({"time": 2.2, "height": 12, "width": 17}, 8, 2),
     "flux.1-dev": ({"height": 8, "width": 8}, 16, 2),
@@ -106,7 +108,7 @@ def test_the_catalogue_is_complete() -> None:
 def form(sublayer: Sublayer) -> dict[str, Any]:
     """A sublayer's fields; for sizes that shrink in the small form, only their presence."""
     data = sublayer.model_dump(by_alias=True)
-    shrinks = {"cross_attention", "projection", "pair_bias"} & set(data)
+    shrinks = {"cross_attention", "projection", "pair_bias", "window"} & set(data)
     return data | {key: data[key] is not None for key in shrinks}
 
 

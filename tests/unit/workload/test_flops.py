@@ -13,6 +13,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.fake import SilentTransport, silent_transports
+from spbench.layers import kernels
+from spbench.layers.attention import Scores
 from spbench.model.transformer import model_of
 from spbench.worker.reference import OneDevice
 from spbench.worker.step import Step
@@ -108,8 +110,16 @@ def test_cut_and_replicated_parameters(work: Workload) -> None:
 
 
 @pytest.mark.parametrize("work", by_name(VERIFY))
-def test_forward_operations_are_those_that_torch_counts(work: Workload) -> None:
-    """Equal to FlopCounterMode's count where attention is plain matrix products, mask or not."""
+def test_forward_operations_are_those_that_torch_counts(
+    monkeypatch: pytest.MonkeyPatch, work: Workload
+) -> None:
+    """Equal to FlopCounterMode's count where attention is plain matrix products, mask or not, and
+    values are not filled up with zeros for a kernel."""
+    monkeypatch.setattr(kernels, "takes_two_sizes", lambda q: True)
+    # What a window leaves goes in tiles, which torch does not count: below.
+    work = without_masks(work) if any(x.window for x in work.attentions) else work
+    if any(x.sinks for x in work.attentions):
+        monkeypatch.setattr(Scores, "is_banded", False)
     step = one_step(work.model_copy(update={"mode": "forward"}))
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         run(step)
@@ -124,7 +134,8 @@ def deeper(work: Workload, times: int) -> Workload:
 
 def without_masks(work: Workload) -> Workload:
     def unmasked(part: Stack) -> Stack:
-        each = [s.model_copy(update={"causal": False} if s.attended else {}) for s in part.block]
+        plain = {"causal": False, "window": None}
+        each = [s.model_copy(update=plain if s.attended else {}) for s in part.block]
         return part.model_copy(update={"block": tuple(each)})
 
     return work.with_parts([*map(unmasked, work.parts)])
@@ -151,6 +162,34 @@ def test_a_mask_counts_the_mean_number_of_keys_of_a_position(length: int) -> Non
     for column in ("tflops_per_rank", "mfu"):
         (meaning,) = [line for line in page.splitlines() if line.startswith(f"| `{column}` ")]
         assert "causal mask" in meaning
+
+
+@pytest.mark.parametrize("length", [1, 5, 12, 40])
+@pytest.mark.parametrize("window", [1, 4, 5, 64])
+@pytest.mark.parametrize("causal", [False, True])
+def test_a_window_counts_the_pairs_that_its_mask_leaves(
+    length: int, window: int, causal: bool
+) -> None:
+    """torch's count of attention under the mask as a tensor, times the mask's density."""
+    work = Workload.model_validate(
+        {
+            "name": "alone",
+            "axes": {"sequence": length},
+            "hidden": 36,
+            "heads": 3,
+            "head_dim": 4,
+            "depth": 1,
+            "block": [{"attention": "sequence", "window": window, "causal": causal, "alone": True}],
+            "batch": 2,
+        }
+    )
+    before, after = (window - 1, 0) if causal else (window // 2, (window - 1) // 2)
+    mask = torch.ones(length, length, dtype=torch.bool).triu(-before).tril(after)
+    qkv = torch.randn(3, 2, 3, length, 4).unbind()
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        torch.nn.functional.scaled_dot_product_attention(*qkv, attn_mask=mask)
+    density = Fraction(int(mask.sum()), length**2)
+    assert forward_flops(work) == counter.get_total_flops() * density
 
 
 @pytest.mark.parametrize("work", by_name(VERIFY))

@@ -117,6 +117,8 @@ DEEPSEEK = {
     **lm("deepseek_v3", (7168, 18432, 61, 128, 128, 129280)),
     **{"architectures": ["DeepseekV3ForCausalLM"], "head_dim": 64, "kv_lora_rank": 512},
     **{"q_lora_rank": 1536, "qk_nope_head_dim": 128, "qk_rope_head_dim": 64, "v_head_dim": 128},
+    **{"n_routed_experts": 256, "num_experts_per_tok": 8, "n_shared_experts": 1},
+    **{"moe_intermediate_size": 2048, "first_k_dense_replace": 3},
 }
 MODELS: dict[str, tuple[Mapping[str, Any], int]] = {
     "wan-2.1-14b": (WAN, 14_288_491_584),
@@ -148,6 +150,7 @@ MODELS: dict[str, tuple[Mapping[str, Any], int]] = {
     "llama3-8b": (LLAMA, 8_030_261_248),
     "llama3-70b": (lm("llama", (8192, 28672, 80, 64, 8, 128256)), 70_553_706_496),
     "qwen3-32b": (QWEN3_32B, 32_762_123_264),
+    "deepseek-v3": (DEEPSEEK, 671_026_404_352),
 }
 """Models of the catalogue by their names: keys, and parameters of the class."""
 OTHERS: dict[str, tuple[Mapping[str, Any], int]] = {
@@ -213,7 +216,9 @@ def test_the_text_is_the_workload(tmp_path: Path, name: str) -> None:
     assert max(map(len, described.text.splitlines())) <= 100
 
 
-@pytest.mark.parametrize("name", ["wan-2.1-i2v", "flux.1-dev", "mochi-1", "glm-4.5-air"])
+@pytest.mark.parametrize(
+    "name", ["wan-2.1-i2v", "flux.1-dev", "mochi-1", "glm-4.5-air", "deepseek-v3"]
+)
 def test_texts(tmp_path: Path, name: str, golden: Golden) -> None:
     keys, _ = (MODELS | OTHERS)[name]
     golden(describe(written(tmp_path, keys), name).text)
@@ -242,12 +247,17 @@ def test_what_changes_a_language_model(tmp_path: Path) -> None:
     tied = describe(written(tmp_path, LLAMA | {"tie_word_embeddings": True}), "tied")
     assert tied.total == 8_030_261_248 - 4096 * 128256
     assert made(tmp_path, LLAMA | {"max_position_embeddings": 2048}).axes == {"sequence": 2048}
-    windowed = describe(written(tmp_path, LLAMA | {"sliding_window": 4096}), "windowed")
-    assert windowed.workload.axes == {"sequence": 4096}
-    assert "sliding window" in windowed.text
+    windowed = made(tmp_path, LLAMA | {"sliding_window": 4096})
+    assert [x.window for x in windowed.attentions] == [4096]
     for unused in ({"use_sliding_window": False}, {"layer_types": ["full_attention"]}):
         keys = LLAMA | {"sliding_window": 4096} | unused
-        assert made(tmp_path, keys).axes == {"sequence": 8192}
+        assert [x.window for x in made(tmp_path, keys).attentions] == [None]
+    turns = {"layer_types": ["sliding_attention", "full_attention"] * 16}
+    in_turn = made(tmp_path, LLAMA | {"sliding_window": 128} | turns)
+    assert [x.window for x in in_turn.attentions] == [128, None]
+    assert (in_turn.depth, len(in_turn.stack)) == (16, 64)
+    first = {"layer_types": ["sliding_attention"] * 3 + ["full_attention"] * 29}
+    assert made(tmp_path, LLAMA | {"sliding_window": 128} | first).depth_in_words == "3 + 29"
     headless = LLAMA | {"architectures": ["LlamaForSequenceClassification"]}
     assert describe(written(tmp_path, headless), "headless").total == tied.total
     assert describe(written(tmp_path, LLAMA | {"architectures": 3}), "x").total == 8_030_261_248
@@ -260,6 +270,10 @@ def test_what_changes_a_language_model(tmp_path: Path) -> None:
     assert [part.depth for part in sparse.parts] == [23, 1, 23, 1]
     gelu = describe(written(tmp_path, LLAMA | {"hidden_act": "gelu"}), "gelu")
     assert "The gate of its mlp is gelu, here silu." in gelu.text
+    light = describe(written(tmp_path, DEEPSEEK | {"q_lora_rank": None}), "light")
+    assert light.total == 671_026_404_352 + 61 * (7168 * 24576 - 1536 * (7168 + 24576 + 1))
+    latent = describe(written(tmp_path, DEEPSEEK | {"attention_bias": True}), "latent")
+    assert latent.total == 671_026_404_352 + 61 * (1536 + 576 + 7168)
     shared = made(tmp_path, GLM)
     assert [shared.columns(mlp) for mlp in shared.mlps] == [10944, 9 * 1408]
 
@@ -296,8 +310,8 @@ def test_a_folder(tmp_path: Path) -> None:
 
 
 WRONG: dict[str, Mapping[str, Any] | list[Any] | str] = {
-    "latent attention": DEEPSEEK,
     "latent attention of another": DEEPSEEK | {"model_type": "new_one", "architectures": None},
+    "latent attention without its size": DEEPSEEK | {"v_head_dim": None},
     "unknown class": {"_class_name": "SanaTransformer2DModel"},
     "near a known class": {"_class_name": "WanTransformer3dModel"},
     "unknown kind": {"model_type": "mamba", "architectures": ["MambaForCausalLM"]},

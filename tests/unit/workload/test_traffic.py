@@ -7,6 +7,7 @@ from fractions import Fraction
 
 import pytest
 from helpers.golden import Golden
+from helpers.variants import suited
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -59,7 +60,8 @@ def test_huge_numbers_are_planned_at_once(what: str, strategy: str) -> None:
     """The time to predict a step grows little with heads, depth and ranks. Where shards are even,
     all ranks send as much as the first."""
     fields, ranks = HUGE[what]
-    work = with_settings(find("axes-2d", "verify"), [f"{k}={v}" for k, v in fields.items()])
+    shape = with_settings(find("axes-2d", "verify"), [f"{k}={v}" for k, v in fields.items()])
+    work = suited(strategy, shape)
     began_s = time.process_time()
     (lane,) = lanes(work, [strategy], ranks)
     assert time.process_time() - began_s < 5
@@ -71,7 +73,7 @@ def test_huge_numbers_are_planned_at_once(what: str, strategy: str) -> None:
 @pytest.mark.parametrize("strategy", [*BUILT_IN])
 def test_the_busiest_rank_is_found_among_all(strategy: str, ranks: int) -> None:
     """Looking at each kind of rank once gives what looking at every rank does."""
-    work = find("axes-2d-uneven", "verify")
+    work = suited(strategy, find("axes-2d-uneven", "verify"))
     traffic = load(strategy).on(work, ranks).traffic
     each = [by_phase(count(traffic, rank)) for rank in range(ranks)]
     assert by_busiest(traffic) == {phase: max(sent[phase] for sent in each) for phase in PHASES}
@@ -200,7 +202,7 @@ def test_small_twin_of_the_paper_model() -> None:
 def test_forward_mode_sends_nothing_back() -> None:
     """Inference has neither a backward nor a gradient phase."""
     for name in BUILT_IN:
-        by_phase = sent(name, one_layer(4, mode="forward"), 4)
+        by_phase = sent(name, suited(name, one_layer(4, mode="forward")), 4)
         assert by_phase["forward"] > 0
         assert by_phase["backward"] == by_phase["gradients"] == 0
 

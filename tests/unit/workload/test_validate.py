@@ -289,7 +289,8 @@ ALONE: dict[str, Any] = {"block": [TIME | {"alone": True}], "hidden": 72, "head_
         ("ulysses:every-attention", 3, {"heads": 2}, "raises ValueError"),
         ("ulysses:shard-axis=time", 5, {"heads": 8}, "idle"),
         ("ulysses:shard-axis=room", 2, {}, "raises ValueError"),
-        ("megatron-sp", 3, {"kv_heads": 2}, "raises ZeroDivisionError"),
+        ("megatron-sp", 3, {"heads": 2}, "raises ValueError"),
+        ("megatron-sp", 3, {"kv_heads": 2, "qk_norm": "across_heads"}, "raises RuntimeError"),
         (
             "megatron-sp",
             5,

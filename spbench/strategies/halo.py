@@ -1,0 +1,367 @@
+"""A halo exchange: where a window ends attention, ranks get the keys beside their own, no others.
+
+One axis stays sharded. A query at position i sees the keys from i - before to i + after: each rank
+sends what lies so near to others' queries, and attends to its own keys meanwhile.
+
+    ranks                   | own positions | own positions | own positions |
+    keys of the second          [ before ]  | own           |  [ after ]
+
+    k, v   (B, S/N, Zkv, D)   edges to the neighbours, before + after positions     2 w K / S sent
+    dK, dV                    of the edges back, summed where the keys are          2 w K / S
+
+with w = before + after, K the bytes of all keys and S positions: no rank sends more, however many
+there are. Edges may reach over several ranks, and a rank may hold several runs of positions.
+Attentions without a window go by another strategy, Ulysses unless it is named.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+from functools import cached_property, lru_cache
+from typing import Any, ClassVar, NamedTuple, Self, final
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from spbench.comm.collectives import Collectives
+from spbench.comm.compiler import applied
+from spbench.comm.packing import Cut
+from spbench.comm.pending import Pending
+from spbench.layers.attention import Folding, Scores
+from spbench.layers.kernels import (
+    Part,
+    add_gradients_of_tiles,
+    add_tiles,
+    gradient_of_sinks,
+    nothing_seen,
+    with_sinks,
+)
+from spbench.layers.memory_order import put_outermost
+from spbench.strategies.fixed_axis import FixedAxis, FixedPlan
+from spbench.strategies.refusals import across_misfit
+from spbench.strategies.registry import WHOLE, exchange
+from spbench.workload.band import Reach, Tile
+from spbench.workload.block import Attention, Mlp, Stack, Sublayer
+from spbench.workload.mesh import Mesh
+from spbench.workload.sharding import Run, Shard
+from spbench.workload.traffic import Traffic, Transfer
+from spbench.workload.workload import Workload
+
+
+class Edge(NamedTuple):
+    """Positions of one rank's that another's queries see."""
+
+    source: int
+    to: int
+    run: Run
+
+
+@final
+@dataclass(frozen=True)
+class Edges:
+    """All that ranks send each other of a window."""
+
+    shard: Shard
+    all: tuple[Edge, ...]
+    """By source, by who gets it, then by position."""
+
+    @classmethod
+    @lru_cache(maxsize=32)
+    def of(cls, shard: Shard, reach: Reach) -> Self:
+        """What the queries of each rank see of other ranks' positions."""
+        held = sorted((run, rank) for rank, runs in enumerate(shard.runs) for run in runs if run[1])
+        starts = [run[0] for run, _ in held]
+        edges = set()
+        for rank, runs in enumerate(shard.runs):
+            for first, length in runs:
+                begin, end = max(0, first - reach[0]), min(shard.length, first + length + reach[1])
+                # From the run that holds the first of them on.
+                at = bisect_right(starts, begin) - 1
+                while length and at < len(held) and held[at][0][0] < end:
+                    (start, count), source = held[at]
+                    low, high = max(begin, start), min(end, start + count)
+                    if source != rank and low < high:
+                        edges.add(Edge(source, rank, (low, high - low)))
+                    at += 1
+        return cls(shard, tuple(sorted(edges)))
+
+    @cached_property
+    def sent(self) -> list[int]:
+        """Positions that each rank sends, each as often as others need it."""
+        counts = [0] * len(self.shard.runs)
+        for edge in self.all:
+            counts[edge.source] += edge.run[1]
+        return counts
+
+    @cached_property
+    def received(self) -> list[int]:
+        """Positions that come to each rank."""
+        counts = [0] * len(self.shard.runs)
+        for edge in self.all:
+            counts[edge.to] += edge.run[1]
+        return counts
+
+    def leaving(self, rank: int) -> list[Edge]:
+        """What it sends, in order of who gets it."""
+        return [edge for edge in self.all if edge.source == rank]
+
+    def coming(self, rank: int) -> list[Edge]:
+        """What comes to it, in order of where it is from."""
+        return [edge for edge in self.all if edge.to == rank]
+
+    def in_memory(self, rank: int, run: Run) -> Run:
+        """Where a run that lies in one of the rank's is in its memory."""
+        at = 0
+        for first, length in self.shard.runs[rank]:
+            if first <= run[0] < first + length:
+                return at + run[0] - first, run[1]
+            at += length
+        raise ValueError(f"rank {rank} does not hold positions from {run[0]} on")
+
+
+@final
+@dataclass(frozen=True, kw_only=True, eq=False)
+class HaloPlan(FixedPlan):
+    """Edges of keys and values where there is a window, another strategy's plan where there is
+    none."""
+
+    strategy: Halo
+    whole: FixedPlan
+    """For attentions without a window."""
+
+    @cached_property
+    def mesh(self) -> Mesh:
+        return self.whole.mesh
+
+    @property
+    def queries_stay(self) -> bool:
+        return True
+
+    @property
+    def notes(self) -> str:
+        said = f"attention without a window goes by {self.strategy.whole}"
+        return said if _has_whole(self.axis, self.workload) else ""
+
+    def shard(self, axis: str) -> Shard:
+        return self.whole.shard(axis)
+
+    def sublayer_traffic(self, sublayer: Sublayer, axis: str) -> Traffic:
+        if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
+            return super().sublayer_traffic(sublayer, axis)
+        if sublayer.reach is None:
+            return self.whole.sublayer_traffic(sublayer, axis)
+        edges = Edges.of(self.shard(axis).along(0), sublayer.reach)
+        if not edges.all:
+            return [], []
+        # Of one position, keys and values: 2 K / S.
+        position = Fraction(self.workload.key_value_bytes, self.workload.axes[axis])
+        there, back = (
+            Transfer(op="p2p", sent=_bytes(counts, position))
+            for counts in (edges.sent, edges.received)
+        )
+        return [there], [back]
+
+    def sent_by_attend(self, sublayer: Sublayer, axis: str) -> list[Transfer]:
+        if isinstance(sublayer, Attention) and sublayer.reach is None:
+            return self.whole.sent_by_attend(sublayer, axis)
+        return super().sent_by_attend(sublayer, axis)
+
+    def attend(
+        self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
+    ) -> Tensor:
+        if shard.dim not in scores.dims or comm.size == 1:
+            return super().attend(q, k, v, scores, shard, comm)
+        if scores.reach is None:
+            return self.whole.attend(q, k, v, scores, shard, comm)
+        return applied(_Halo, q, k, v, scores.sinks, scores, shard, comm)
+
+
+@final
+@dataclass(frozen=True, kw_only=True)
+class Halo(FixedAxis):
+    """``whole``: what serves attentions without a window along the sharded axis."""
+
+    forms: ClassVar[tuple[str, ...]] = ()
+    plan: ClassVar[type[HaloPlan]] = HaloPlan
+    whole: str = WHOLE[0]
+
+    @property
+    def other(self) -> FixedAxis:
+        """The strategy of attentions without a window."""
+        return exchange(self.whole, shard_axis=self.shard_axis)
+
+    def misfit(self, workload: Workload) -> str | None:
+        unfit = across_misfit(self.whole, WHOLE)
+        return (unfit and unfit.replace("across=", "whole=")) or super().misfit(workload)
+
+    def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
+        too_short = super().why_not_along(axis, workload, ranks)
+        if too_short:
+            return too_short
+        if not any(each.window and axis in each.axes for each in workload.attentions):
+            return (
+                f"no attention along {axis} has a window, whose edges it would exchange; write "
+                f"one, as in window: 128, or take {self.whole}"
+            )
+        unfit = self.other.why_not_along(axis, _without_windows(workload), ranks)
+        return unfit and f"attention without a window goes by whole={self.whole}: {unfit}"
+
+    def along(self, axis: str, workload: Workload, ranks: int) -> HaloPlan:
+        return HaloPlan(
+            strategy=self,
+            workload=workload,
+            ranks=ranks,
+            layout=(axis,) * len(workload.stack),
+            whole=self.other.along(axis, _without_windows(workload), ranks),
+        )
+
+
+def _has_whole(axis: str, workload: Workload) -> bool:
+    return any(axis in each.axes and not each.window for each in workload.attentions)
+
+
+def _without_windows(workload: Workload) -> Workload:
+    """With an mlp in place of each attention that has a window."""
+
+    def other(sublayer: Sublayer) -> Sublayer:
+        has_window = isinstance(sublayer, Attention) and sublayer.window
+        return Mlp(mlp=1.0) if has_window else sublayer
+
+    parts = [
+        Stack(depth=part.depth, block=tuple(map(other, part.block))) for part in workload.parts
+    ]
+    return workload.with_parts(parts)
+
+
+def _bytes(counts: Sequence[int], position: Fraction) -> tuple[Fraction, ...]:
+    """Bytes of so many positions of each rank; equal ones are one object."""
+    same = {count: count * position for count in set(counts)}
+    return tuple(same[count] for count in counts)
+
+
+def _start(
+    rows: Tensor, sent: Sequence[int], coming: Sequence[int], comm: Collectives
+) -> Pending[Tensor]:
+    """Starts to send ``rows`` (n, ...), so many to each rank; gives those that come from each."""
+    arriving = comm.transport.empty(rows, (sum(coming), *rows.shape[1:]))
+    to_each, from_each = (Shard.of_sizes(0, (*counts,)) for counts in (sent, coming))
+    handle = comm.transport.edges(Cut(arriving, 0, from_each), Cut(rows, 0, to_each))
+    return comm.pending(handle, arriving)
+
+
+def _counts(edges: Sequence[Edge], others: Sequence[int], ranks: int) -> list[int]:
+    counts = [0] * ranks
+    for edge, other in zip(edges, others, strict=True):
+        counts[other] += edge.run[1]
+    return counts
+
+
+def _pieces(rows: Sequence[Run], keys: Sequence[Run], scores: Scores) -> Iterator[Piece]:
+    """Runs of queries and of keys in memory that see each other, and the tiles of each pair."""
+    at_row = 0
+    for run in rows:
+        at_key = 0
+        for other in keys:
+            if found := scores.tiles(run, other):
+                yield (at_row, run[1]), (at_key, other[1]), found
+            at_key += other[1]
+        at_row += run[1]
+
+
+Piece = tuple[Run, Run, list[Tile]]
+
+
+class _Halo(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
+        sinks, scores, shard, comm = how
+        folding = Folding.of(q.shape, scores.dims)
+        queries, own_k, own_v = (folding.fold(x) for x in (q, k, v))
+        edges, rank = Edges.of(shard.along(0), scores.reach), comm.rank
+        leaving, coming = edges.leaving(rank), edges.coming(rank)
+        sizes = (
+            _counts(leaving, [edge.to for edge in leaving], comm.size),
+            _counts(coming, [edge.source for edge in coming], comm.size),
+        )
+        places = [edges.in_memory(rank, edge.run) for edge in leaving]
+        total = nothing_seen(queries, own_v)
+        both = own_k, own_v
+        pending = None
+        if edges.all:
+            pending = _start(_rows(both, places), *sizes, comm)
+        runs = shard.runs[rank]
+        _add(total, queries, both, _pieces(runs, runs, scores))
+        others: Sequence[Tensor] = (own_k[:, :, :0], own_v[:, :, :0])
+        if pending is not None:
+            others = _parted(pending.wait(), both)
+            _add(total, queries, others, _pieces(runs, [x.run for x in coming], scores))
+        total = with_sinks(total, sinks)
+        out = put_outermost(folding.unfold(total.out), shard.dim, q.dtype)
+        ctx.save_for_backward(q, *both, *others, out, total.lse, sinks)
+        ctx.how = folding, scores, shard, comm, coming, places, sizes
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        q, own_k, own_v, other_k, other_v, out, lse, sinks = ctx.saved_tensors
+        folding, scores, shard, comm, coming, places, sizes = ctx.how
+        rows = *(folding.fold(x) for x in (grad, q, out)), lse
+        runs = shard.runs[comm.rank]
+        d_q, *d_own = (x.new_zeros(x.shape, dtype=lse.dtype) for x in (rows[1], own_k, own_v))
+        d_others = [x.new_zeros(x.shape, dtype=lse.dtype) for x in (other_k, other_v)]
+        # What goes back first: it is under way while the rest is computed.
+        pieces = _pieces(runs, [edge.run for edge in coming], scores)
+        _add_gradients((d_q, *d_others), rows, (other_k, other_v), pieces)
+        pending = None
+        if Edges.of(shard.along(0), scores.reach).all:
+            leaving = _rows([x.to(q.dtype) for x in d_others], [(0, d_others[0].shape[2])])
+            pending = _start(leaving, sizes[1], sizes[0], comm)
+        _add_gradients((d_q, *d_own), rows, (own_k, own_v), _pieces(runs, runs, scores))
+        if pending is not None:
+            back, at = _parted(pending.wait(), (own_k, own_v)), 0
+            for first, length in places:
+                for total, part in zip(d_own, back, strict=True):
+                    total.narrow(2, first, length).add_(part.narrow(2, at, length))
+                at += length
+        d_sinks = gradient_of_sinks(rows[0], rows[2], lse, sinks)
+        given = (folding.unfold(x.to(q.dtype)) for x in (d_q, *d_own))
+        return *given, d_sinks, None, None, None
+
+
+def _rows(both: Sequence[Tensor], places: Sequence[Run]) -> Tensor:
+    """Keys and values (b, Z, S, D) at these places as they travel, (n, b Z D + b Z Dv)."""
+    flat = [
+        torch.cat([x[:, :, :0], *(x.narrow(2, *place) for place in places)], 2)
+        .movedim(2, 0)
+        .flatten(1)
+        for x in both
+    ]
+    return torch.cat(flat, 1)
+
+
+def _parted(rows: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
+    """``_rows`` undone, as views (b, Z, n, D)."""
+    shapes = [(x.shape[0], x.shape[1], x.shape[3]) for x in like]
+    flat = rows.split([b * heads * size for b, heads, size in shapes], 1)
+    return tuple(x.unflatten(1, shape).movedim(0, 2) for x, shape in zip(flat, shapes, strict=True))
+
+
+def _add(total: Part, q: Tensor, both: Sequence[Tensor], pieces: Iterable[Piece]) -> None:
+    for rows, keys, found in pieces:
+        own = Part(*(x.narrow(2, *rows) for x in total))
+        k, v = (x.narrow(2, *keys) for x in both)
+        add_tiles(own, q.narrow(2, *rows), k, v, found)
+
+
+def _add_gradients(
+    sums: Sequence[Tensor], rows: Sequence[Tensor], both: Sequence[Tensor], pieces: Iterable[Piece]
+) -> None:
+    for at_rows, at_keys, found in pieces:
+        into = [sums[0].narrow(2, *at_rows), *(x.narrow(2, *at_keys) for x in sums[1:])]
+        given = [x.narrow(2, *at_rows) for x in rows]
+        add_gradients_of_tiles(into, given, [x.narrow(2, *at_keys) for x in both], found)
