@@ -132,6 +132,7 @@ def from_sweep_file(
         device=device,
         launches=sweep.file.launches,
         skip_invalid=sweep.file.skip_invalid,
+        every_strategy=sweep.file.asks_for_all,
         reference=sweep.file.reference,
     )
 

@@ -115,6 +115,12 @@ class SweepFile(Frozen):
     written under ``workloads``), strategy, gpus, an axis of the mesh, and any field of the resolved
     workload."""
 
+    @property
+    def asks_for_all(self) -> bool:
+        """Whether it names all strategies, of which those that cannot run a cell are left out."""
+        texts = [*self.strategies, *(text for each in self.include for text in each.strategies)]
+        return any("all" in map(str.strip, text.split(",")) for text in texts)
+
     @model_validator(mode="after")
     def _every_key_is_of_use(self) -> Self:
         if not (self.workloads or self.gpus or self.include):

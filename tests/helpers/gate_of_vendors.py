@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from helpers.fake_packages import install
+from helpers.variants import suited
 from torch import Tensor
 
 from spbench.comm.group import ProcessGroup
@@ -125,7 +126,7 @@ def _why_wrong(strategy: str, work: Workload, group: ProcessGroup, cfg: int = 1)
 
 def _seen(strategy: str, group: ProcessGroup) -> list[dict[str, int]]:
     """Bytes of a step of spbench's own, by phase: as counted, and as a witness sees them."""
-    work = find("axes-2d", "verify")
+    work = suited(strategy, find("axes-2d", "verify"))
     step = Step(load(strategy).on(work, group.size), group.transports, CPU)
     inputs = step.seeded_inputs()
     step(*inputs)

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from helpers.variants import suited
 from torch.distributed.device_mesh import init_device_mesh
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -66,7 +67,7 @@ def check_network(rank: int, ranks: int, folder: str) -> None:
     results: dict[str, Any] = {"steps": {}}
     results["collectives"] = _collectives(group)
     for name in places():
-        work = find("axes-2d-uneven", "verify")
+        work = suited(name, find("axes-2d-uneven", "verify"))
         transports = group.transports
         step = Step(load(name).on(work, group.size), transports, group.device)
         inputs = step.seeded_inputs()

@@ -18,6 +18,7 @@ from helpers.golden import Golden
 from helpers.network_namespace import PATH, needs_namespace, wire
 from helpers.spbench_process import PATHS, PLUGINS
 from helpers.thread_group import ThreadGroup
+from helpers.variants import suited
 
 from spbench.comm.threaded import ThreadRendezvous, ThreadTransport, run_rank_threads
 from spbench.comm.transport import Transport
@@ -110,7 +111,7 @@ def measured(strategy: str, ranks: int, name: str) -> list[Any]:
         group = ThreadGroup(transport.rank, meetings)
         kernel.watch(group.transports.strategy)
         kernel.watch(group.transports.gradients)
-        return wire.measure(strategy, find(name, "verify"), group, kernel.read)
+        return wire.measure(strategy, suited(strategy, find(name, "verify")), group, kernel.read)
 
     return run_rank_threads(ranks, rank_main)
 
@@ -127,7 +128,8 @@ def test_what_is_counted_right_passes(ranks: int) -> None:
         outcome, line = wire.verdict(by_rank)
         assert (outcome, by_rank[0].steps) == ("passed", 3), line
         assert sent_over_counted(by_rank) == pytest.approx(1.001, abs=1e-5)
-        traffic = load(strategy).on(find("axes-2d-uneven", "verify"), ranks).traffic
+        work = suited(strategy, find("axes-2d-uneven", "verify"))
+        traffic = load(strategy).on(work, ranks).traffic
         counted = sum(one.counted_bytes for one in by_rank)
         assert counted == by_rank[0].steps * sum(sum(each.sent) for each in traffic)
 
