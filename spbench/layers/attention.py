@@ -15,7 +15,7 @@ would idle: 2 heads of a whole sequence took 27 times as long as they need (docs
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, partial
 from typing import final
 
 import torch
@@ -27,14 +27,15 @@ from spbench.layers.kernels import attend_tiles, kernel
 from spbench.layers.memory_order import reshaped
 from spbench.workload.band import Reach, Tile, tiles
 from spbench.workload.block import Attention
-from spbench.workload.sharding import Run, Shard
+from spbench.workload.documents import tiles_inside
+from spbench.workload.sharding import Run, Shard, Sizes
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """Mask, window, sinks, projection and bias of one self-attention."""
+    """Mask, window, sinks, documents, projection and bias of one self-attention."""
 
     dims: tuple[int, ...]
     """The attended dims of (B, *axes, Z, D), ascending."""
@@ -43,6 +44,9 @@ class Scores:
     """The keys before and behind its position that a query sees; None: no window."""
     sinks: Tensor | None = None
     """(Z,), a score of each head that has no value."""
+    documents: Sizes = ()
+    """Lengths of the documents along the attended dim, of which a query sees its own alone; none:
+    it is one."""
     projection: Tensor | None = None
     """(2, P, *attended lengths), whole: the projections of keys and of values."""
     bias: Tensor | None = None
@@ -56,7 +60,10 @@ class Scores:
 
     def tiles(self, rows: Run, keys: Run) -> list[Tile]:
         """What queries at these positions see of the keys at those."""
-        return tiles(rows, keys, self.reach, causal=self.causal)
+        in_one = partial(tiles, reach=self.reach, causal=self.causal)
+        if not self.documents:
+            return in_one(rows, keys)
+        return tiles_inside(rows, keys, self.documents, in_one)
 
 
 @final
@@ -82,7 +89,8 @@ class Folding:
     def as_in_memory(cls, x: Tensor, scores: Scores) -> "Folding":
         """The batch as it lies in memory, and S where its order is free: folding need not copy."""
         order = memory_order(x, 2)[:-2]
-        ordered = scores.causal or scores.reach is not None or scores.projection is not None
+        ordered = scores.causal or scores.reach is not None or bool(scores.documents)
+        ordered = ordered or scores.projection is not None
         dims = scores.dims if ordered else sorted(scores.dims, key=order.index)
         return cls.of(x.shape, dims, order)
 
@@ -126,6 +134,8 @@ def attend_whole(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
         length = (0, folded[0].shape[2])
         own_q, own_k, own_v = folded
         out = attend_tiles(own_q, own_k, own_v, scores.sinks, scores.tiles(length, length))
+    elif scores.documents:
+        out = _attend_documents(*folded, documents=scores.documents, causal=scores.causal)
     elif scores.bias is None:
         out = kernel(*folded, is_causal=scores.causal)
     else:
@@ -138,6 +148,15 @@ def attend_whole(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
         ]
         out = torch.cat(outs) if len(outs) > 1 else outs[0]
     return folding.unfold(out)
+
+
+def _attend_documents(q: Tensor, k: Tensor, v: Tensor, *, documents: Sizes, causal: bool) -> Tensor:
+    """One document after another, folded (b, Z, S, D): kernels of unequal lengths are flash's own
+    alone."""
+    parts = zip(*(x.split(list(documents), 2) for x in (q, k, v)), strict=True)
+    # Joined in the layout that kernels write, (b, S, Z, D), as one call would leave it.
+    outs = [kernel(*part, is_causal=causal).transpose(1, 2) for part in parts]
+    return torch.cat(outs, 1).transpose(1, 2)
 
 
 def project(k: Tensor, v: Tensor, projection: Tensor) -> list[Tensor]:

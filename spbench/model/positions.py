@@ -6,9 +6,12 @@ tensor is several of the model's in a row, each of its positions has a place alo
     time 2 x height 3     positions         0 1 2 3 4 5
                           places in time    0 0 0 1 1 1
                           and in height     0 1 2 0 1 2
+
+Where documents are packed along an axis, each begins at 0 again, as in training on packed
+sequences: a document has the same positions wherever it lies.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import final
 
 import torch
@@ -31,6 +34,13 @@ def places_along(coordinate: str, workload: Workload) -> Tensor | None:
     # (n, 1, 1) for the outermost of three: the same for all positions of the inner ones
     lengths = [n if axis == coordinate else 1 for axis, n in grid.items()]
     return torch.arange(grid[coordinate]).view(lengths).expand(*grid.values()).flatten()
+
+
+def places_in_documents(coordinate: str, workload: Workload) -> Tensor | None:
+    """``places_along``, which begin at 0 in each document of the axis."""
+    if documents := workload.packing(coordinate):
+        return torch.cat([torch.arange(length) for length in documents])
+    return places_along(coordinate, workload)
 
 
 def rows_at(table: Tensor, places: Tensor, dim: int = 0) -> Tensor:
@@ -56,12 +66,12 @@ class LearnedPositions(nn.Module):
         self.tables = nn.ParameterDict(
             {axis: torch.empty(axes[axis], workload.hidden) for axis in learned}
         )
-        self.places = Places(workload, learned)
+        self.places = Places(workload, learned, places_in_documents)
 
     def forward(self, x: Tensor, shard: Shard) -> Tensor:
         for axis, dim in self.dims.items():
             # Where the axis is one of the tensor, rows of the table are its positions. Where it is
-            # one of several in a row, each position names its row.
+            # one of several in a row, or holds documents, each position names its row.
             table, places, cut = self.tables[axis], self.places.of(axis), shard.of(dim)
             mine = table if places is None else places
             mine = mine if cut is None else self.comm.take(mine, cut.along(0))
@@ -74,18 +84,24 @@ class LearnedPositions(nn.Module):
 
 @final
 class Places(nn.Module):
-    """``places_along`` these axes of the model, as buffers of whole numbers."""
+    """The places of positions along these axes of the model, as buffers of whole numbers."""
 
-    def __init__(self, workload: Workload, coordinates: Sequence[str]) -> None:
+    def __init__(
+        self,
+        workload: Workload,
+        coordinates: Sequence[str],
+        along: Callable[[str, Workload], Tensor | None] = places_along,
+    ) -> None:
+        """``along``: the places along one of them; None: positions are their own."""
         super().__init__()
         self.names: dict[str, str] = {}
         for number, axis in enumerate(coordinates):
-            if (places := places_along(axis, workload)) is not None:
+            if (places := along(axis, workload)) is not None:
                 self.names[axis] = f"places {number}"  # an axis may have any name, a buffer not
                 self.register_buffer(self.names[axis], places, persistent=False)
 
     def of(self, coordinate: str) -> Tensor | None:
-        """None: it is an axis of the tensor itself."""
+        """None: positions are their own places, as along an axis of the tensor itself."""
         name = self.names.get(coordinate)
         return None if name is None else self.get_buffer(name)
 
@@ -120,7 +136,7 @@ def _angles(coordinate: str, pairs: int, workload: Workload) -> Tensor:
     # theta_i = 10000^(-i / pairs) for pair i: RoFormer's 10000^(-2 (i - 1) / D), D = 2 pairs
     rates = BASE ** -(torch.arange(pairs, dtype=torch.float64) / pairs)
     along = torch.arange(workload.coordinates[coordinate], dtype=torch.float64)[:, None] * rates
-    places = places_along(coordinate, workload)
+    places = places_in_documents(coordinate, workload)
     return along if places is None else along[places]
 
 

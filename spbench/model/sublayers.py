@@ -94,7 +94,7 @@ class Attending(nn.Module, ABC):
         self.core = AttentionCore(shared)
         self.attend = recomputed(self.core) if workload.recomputes_attention else self.core
         self.dims, self.causal = workload.dims(attention), attention.causal
-        self.reach = attention.reach
+        self.reach, self.documents = attention.reach, workload.documents(attention)
         self.sinks: nn.Parameter | None = None
         self.norm: EachHeadNorm | AcrossHeadsNorm | None = None
         if workload.qk_norm == ACROSS_HEADS:
@@ -144,6 +144,7 @@ class Attending(nn.Module, ABC):
             causal=self.causal,
             reach=self.reach,
             sinks=self.sinks,
+            documents=self.documents,
             projection=self.projection,
             bias=None if self.bias is None else self.bias(inputs.pairs[self.bias_axis]),
             bias_shard=None if self.bias is None else self.bias_shard,

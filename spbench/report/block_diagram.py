@@ -30,6 +30,7 @@ from spbench.report.fit_width import folded, has_room, packed
 from spbench.report.tables import console
 from spbench.text import counted
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
+from spbench.workload.documents import in_words
 from spbench.workload.flops import parameters
 from spbench.workload.predicted import Lane
 from spbench.workload.traffic import Op
@@ -352,8 +353,11 @@ def facts(picture: Picture) -> dict[str, str]:
     guidance = f" x {counted(work.guidance, 'branch')} of guidance" if work.guidance > 1 else ""
     text = f" and {work.text:,} of text" if work.text else ""
     optimizer = f", optimizer {work.optimizer}" if work.optimizer != "none" else ""
+    packed = {axis: lengths for axis in work.axes if (lengths := work.packing(axis))}
+    documents = "; ".join(f"{axis}: {in_words(lengths)}" for axis, lengths in packed.items())
     return {
         "axes": f"{axes}: {work.tokens:,} tokens{text} a sample, batch {work.batch}{guidance}",
+        **({"documents": documents} if documents else {}),
         "model": f"hidden {work.hidden}, {heads}, depth {work.depth_in_words}: "
         + ", ".join([f"{units.count_of(parameters(work).total)} parameters", *positions, *extras]),
         "activation": f"M = {M} in {work.dtype}, M / {ranks} = {share}",
@@ -390,6 +394,7 @@ def _name(sublayer: Sublayer, width: int, text: int) -> list[str]:
             words += ["causal"] if sublayer.causal else []
             words += [f"window {sublayer.window}"] if sublayer.window else []
             words += ["sinks"] if sublayer.sinks else []
+            words += ["documents"] if sublayer.documents else []
             words += [f"to {sublayer.projection}"] if sublayer.projection else []
             words += [f"pair bias {sublayer.pair_bias}"] if sublayer.pair_bias else []
             words += [" ".join(["beside", *_words_of(sublayer.beside)])] if sublayer.beside else []

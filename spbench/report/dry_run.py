@@ -13,6 +13,7 @@ from spbench.report.fit_width import Grid, fewer, folded
 from spbench.report.progress import in_a_line
 from spbench.text import counted, grouped
 from spbench.workload.case import Case, Cell
+from spbench.workload.documents import in_words
 from spbench.workload.predicted import Prediction, RankWork
 from spbench.workload.traffic import PHASES
 
@@ -60,10 +61,14 @@ def show_plan(
     for cell, row in zip(cells, rows, strict=True):
         of_workloads.setdefault(in_a_line(cell.case.workload), []).append(row)
     if len(of_workloads) == 1:
-        fields = cells[0].case.workload.model_dump(mode="json", by_alias=True)
+        workload = cells[0].case.workload
+        fields = workload.model_dump(mode="json", by_alias=True)
         width = max(NARROWEST, tables.room(out))
-        for name, value in fields.items():
-            for line in folded(json.dumps(value), width, LABEL, label=f"{name}:", style=""):
+        said = [(name, json.dumps(value)) for name, value in fields.items()]
+        packed = [(axis, lengths) for axis in workload.axes if (lengths := workload.packing(axis))]
+        said += [("documents", f"{axis}: {in_words(lengths)}") for axis, lengths in packed]
+        for name, value in said:
+            for line in folded(value, width, LABEL, label=f"{name}:", style=""):
                 out.print(line, soft_wrap=True)
     for title, these in of_workloads.items():
         if len(of_workloads) > 1:

@@ -86,15 +86,17 @@ def biased_why_not(axis: str, workload: Workload) -> str | None:
 
 
 def banded_why_not(axis: str, workload: Workload) -> str | None:
-    """Why attention along ``axis`` cannot leave out keys by a window, or have sinks; or None."""
+    """Why attention along ``axis`` cannot leave out keys by a window or documents, or have sinks; or
+    None."""
     along_axis = [attention for attention in workload.attentions if axis in attention.axes]
-    has = [key for key in ("window", "sinks") if any(getattr(each, key) for each in along_axis)]
+    kinds = {"window": "a window", "sinks": "sinks", "documents": "documents"}
+    has = [key for key in kinds if any(getattr(each, key) for each in along_axis)]
     if not has:
         return None
-    what = "a window" if has[0] == "window" else "sinks"
+    halo = "halo, or " if has[0] == "window" else ""
     return (
-        f"it does not serve {what}, as attention along {axis} has; shard another axis, or take "
-        "halo, or a strategy that shares heads or cuts the weights"
+        f"it does not serve {kinds[has[0]]}, as attention along {axis} has; shard another axis, or "
+        f"take {halo}a strategy that shares heads or cuts the weights"
     )
 
 

@@ -211,6 +211,7 @@ class Vendor(Packaged, ABC):
             "pair bias": any(one.pair_bias for one in along),
             "window": any(one.window for one in along),
             "sinks": any(one.sinks for one in along),
+            "documents": any(one.documents for one in along),
             "joined text": bool(workload.text),
             "values of another size than keys": workload.value_size != workload.head_size,
         }

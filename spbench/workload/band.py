@@ -62,7 +62,7 @@ def tiles(rows: Run, keys: Run, reach: Reach | None, *, causal: bool) -> list[Ti
     rows, keys
         Runs of positions; the first of each lies at 0 in memory.
     reach
-        The window; None: there is none, and the two runs are the same where ``causal``.
+        The window; None: there is none.
     causal
         Without a window: whether a query sees no later key.
 
@@ -71,6 +71,8 @@ def tiles(rows: Run, keys: Run, reach: Reach | None, *, causal: bool) -> list[Ti
     list of Tile
         Each pair once; none that is hidden.
     """
+    if reach is None and causal and rows != keys:
+        reach = (rows[0] + rows[1], 0)  # as far back as the first position of all
     if reach is None:
         sees: Sees = "early" if causal else "whole"
         return [Tile(Strip(0, rows[1]), Strip(0, keys[1]), sees)]

@@ -54,6 +54,47 @@ def _axes(value: Any) -> Any:
     raise ValueError(f"attention is {value!r}: name an axis, or several as in [time, height]")
 
 
+class DrawnDocuments(Frozen):
+    """Lengths of documents that are drawn, with this mean, until they fill the sequence."""
+
+    mean: Size
+    seed: Annotated[int, Field(ge=0, lt=2**31)] = 0
+
+
+Documents = tuple[int, ...] | DrawnDocuments
+"""The lengths of documents in a sequence, or how they are drawn."""
+DOCUMENTS = "write their lengths, as in [4000, 3000, 1192], or how to draw them, as in "
+DOCUMENTS += "{mean: 4096, seed: 1}"
+
+
+def _documents(value: Any) -> Any:
+    """Documents from a list of lengths or from a mapping. Raises ValueError for anything else."""
+    if value is None or isinstance(value, DrawnDocuments):
+        return value
+
+    def is_whole(number: Any, least: int) -> bool:
+        is_int = isinstance(number, int) and not isinstance(number, bool)
+        return is_int and least <= number < 2**31
+
+    if isinstance(value, dict):
+        if not {"mean"} <= value.keys() <= {"mean", "seed"}:
+            keys = ", ".join(map(str, value)) or "nothing"
+            raise ValueError(f"documents has {keys}: {DOCUMENTS}")
+        if not is_whole(value["mean"], 1):
+            raise ValueError(f"documents of mean {value['mean']!r}: write 1 or more positions")
+        if not is_whole(value.get("seed", 0), 0):
+            raise ValueError(
+                f"documents of seed {value['seed']!r}: write a whole number, 0 or more"
+            )
+        return DrawnDocuments(**value)
+    if not isinstance(value, (list, tuple)) or not value:
+        raise ValueError(f"documents is {value!r}: {DOCUMENTS}")
+    for length in value:
+        if not is_whole(length, 1):
+            raise ValueError(f"a document of {length!r} positions: each has 1 or more")
+    return tuple(value)
+
+
 class BlockItem(Frozen):
     """A sublayer, written without fields at their defaults."""
 
@@ -89,8 +130,8 @@ class Attention(BlockItem):
     """Self-attention. Heads, key heads, qk-norm and positions are properties of the workload.
 
     Joined axes form one sequence in tensor order, in whatever order they are listed. At most
-    one of ``causal``, ``projection`` and ``pair_bias`` is set, and a window with neither of the
-    latter two.
+    one of ``causal``, ``projection`` and ``pair_bias`` is set, and a window, sinks or documents with
+    neither of the latter two.
     """
 
     axes: Annotated[tuple[str, ...], BeforeValidator(_axes)] = Field(alias="attention")
@@ -101,6 +142,8 @@ class Attention(BlockItem):
     on both sides."""
     sinks: bool = False
     """Whether each head has a learned score that takes part in every softmax, without a value."""
+    documents: Annotated[Documents | None, BeforeValidator(_documents)] = None
+    """Documents packed end to end along the one axis, in each of which a position sees no other."""
     projection: Size | None = None
     """Length to which keys and values are projected along the sequence (Linformer)."""
     pair_bias: Size | None = None

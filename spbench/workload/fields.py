@@ -15,6 +15,7 @@ from spbench.workload.block import (
     Block,
     CrossAttention,
     Depth,
+    DrawnDocuments,
     Frozen,
     Mlp,
     Name,
@@ -23,7 +24,8 @@ from spbench.workload.block import (
     Stack,
     Sublayer,
 )
-from spbench.workload.sharding import Stretch
+from spbench.workload.documents import drawn, resized
+from spbench.workload.sharding import Sizes, Stretch
 
 ACROSS_HEADS = "across_heads"
 POSITIONS = ("none", "rotary", "learned")
@@ -366,6 +368,25 @@ class WorkloadFields(Frozen):
     def length(self, attention: Attention) -> int:
         """Positions of the sequence that an attention goes along."""
         return math.prod(self.axes[axis] for axis in attention.axes) + self.text
+
+    def documents(self, attention: Attention) -> Sizes:
+        """Lengths of the documents that an attention stays inside of; none where there is but one.
+
+        They fill its axis, also that of a workload that was made longer or shorter unchecked.
+        """
+        if attention.documents is None:
+            return ()
+        length = self.axes[attention.axes[0]]
+        if isinstance(attention.documents, DrawnDocuments):
+            lengths = drawn(length, attention.documents.mean, attention.documents.seed)
+        else:
+            lengths = resized(attention.documents, length)
+        return lengths if len(lengths) > 1 else ()
+
+    def packing(self, axis: str) -> Sizes:
+        """Lengths of the documents along an axis; none where no attention stays inside of any."""
+        along = (self.documents(each) for each in self.attentions if each.axes == (axis,))
+        return next(filter(None, along), ())
 
     def position_of(self, axis: str) -> str:
         """Kind of positions of ``axis``, one of the model: none, rotary or learned."""

@@ -8,6 +8,7 @@ tested against that mode on the math backend. A multiply and an add are two oper
                                                         (scores, and their product with v)
     causal      as attention, with (length + 1) / 2, the mean number of keys of a position
     window      as attention, with the mean number of keys of a position; sinks are not counted
+    documents   as attention, with the mean number of keys of a position in its document
     projected   as attention to so many keys, and 2 x tokens x projection x (width of k + of v)
     pair bias   2 x length^2 x channels x heads, for each sample
     backward    twice the forward; recomputation is not counted (model operations)
@@ -18,7 +19,7 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from spbench.workload.band import seen_pairs
+from spbench.workload.band import Reach, seen_pairs
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.fields import ACROSS_HEADS
 from spbench.workload.sharding import Sizes, Stretch
@@ -217,12 +218,19 @@ def _sublayer_flops(sublayer: Sublayer, workload: Workload) -> int:
             return 2 * (sublayer.ways_in + 1) * tokens * hidden * workload.columns(sublayer)
 
 
+def _reach(attention: Attention, length: int) -> Reach:
+    """The keys before and behind its position that a position sees, in a sequence so long."""
+    return attention.reach or (length, 0 if attention.causal else length)
+
+
 def _score_flops(attention: Attention, workload: Workload) -> int:
     # Of each pair of query and key a product of queries' size, and one of results'.
     width = workload.attention_width + workload.result_width
     tokens, length = workload.samples * workload.all_tokens, workload.length(attention)
-    if attention.reach:
-        return 2 * tokens // length * seen_pairs(length, *attention.reach) * width
+    if attention.reach or attention.documents:
+        documents = workload.documents(attention) or (length,)
+        pairs = sum(seen_pairs(n, *_reach(attention, n)) for n in documents)
+        return 2 * tokens // length * pairs * width
     if attention.causal:
         return tokens * (length + 1) * width  # 2 x the mean number of keys, (length + 1) / 2
     if attention.projection:

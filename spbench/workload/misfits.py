@@ -7,7 +7,14 @@ import math
 from functools import lru_cache
 
 from spbench.text import did_you_mean
-from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
+from spbench.workload.block import (
+    Attention,
+    CrossAttention,
+    Documents,
+    DrawnDocuments,
+    Mlp,
+    Sublayer,
+)
 from spbench.workload.fields import WorkloadFields
 from spbench.workload.yaml_file import FORMS, KeyPath, MisfitError, short
 
@@ -15,6 +22,7 @@ MIN_HIDDEN = 4
 MAX_AXES = 8
 TEXT_MODULATIONS = ("per_sample", "none")
 MAX_NUMBERS = 2**60  # of 8 bytes
+MAX_DOCUMENTS = 10_000
 MAX_SUBLAYERS = 10_000
 """Sublayers of the whole stack: ten times as many as the deepest published models have."""
 
@@ -189,7 +197,7 @@ def _check_attention(attention: Attention, work: WorkloadFields, path: KeyPath) 
     if len(special) > 1:
         message = f"one attention cannot have both {' and '.join(special)}"
         raise MisfitError(message, (*path, special[-1]))
-    banded = [key for key in ("window", "sinks") if getattr(attention, key)]
+    banded = [key for key in ("window", "sinks", "documents") if getattr(attention, key)]
     if banded and set(special) - {"causal"}:
         message = f"one attention cannot have both {special[-1]} and {banded[0]}"
         raise MisfitError(message, (*path, banded[0]))
@@ -199,6 +207,8 @@ def _check_attention(attention: Attention, work: WorkloadFields, path: KeyPath) 
             "name one, or leave the window out"
         )
         raise MisfitError(message, (*path, "window"))
+    if attention.documents:
+        _check_documents(attention, attention.documents, work, (*path, "documents"))
     special += banded
     if work.text:
         _check_joint(attention, special, work, path)
@@ -220,6 +230,47 @@ def _check_attention(attention: Attention, work: WorkloadFields, path: KeyPath) 
             ("hidden",),
             path,
         )
+
+
+def _check_documents(
+    attention: Attention, documents: Documents, work: WorkloadFields, path: KeyPath
+) -> None:
+    if len(attention.axes) > 1:
+        message = f"documents lie along one axis, not {', '.join(attention.axes)}; name one"
+        raise MisfitError(message, path)
+    (axis,) = attention.axes
+    length = work.axes[axis]
+    if isinstance(documents, DrawnDocuments):
+        if documents.mean > length:
+            raise MisfitError(
+                f"documents of mean {documents.mean} are longer than the {length} positions of "
+                f"{axis}; use 1 to {length}, or a longer axis",
+                path,
+                ("axes", axis),
+            )
+        count = length // documents.mean
+    else:
+        count, total = len(documents), sum(documents)
+        if total != length:
+            last = documents[-1] + length - total
+            fit = f"; with a last one of {last} they would" if last > 0 else ""
+            raise MisfitError(
+                f"documents have {total} positions together and do not fill the {length} of {axis}"
+                f"{fit}",
+                path,
+                ("axes", axis),
+            )
+    if count > MAX_DOCUMENTS:
+        message = f"about {count} documents along {axis}; at most {MAX_DOCUMENTS} are planned"
+        raise MisfitError(f"{message}: use longer ones", path)
+    others = [
+        each.documents
+        for each in work.attentions
+        if each.axes == attention.axes and each.documents not in (None, documents)
+    ]
+    if others:
+        message = f"documents along {axis} differ; one axis has one packing, the same everywhere"
+        raise MisfitError(message, path)
 
 
 def _check_joint(

@@ -9,8 +9,8 @@ They are tried from the least reduced on, and the first that fits is taken:
                     side inputs
     axes as one     those that are cut as one, to a few positions for each rank of all together
 
-What makes shards uneven stays: each axis, and with it the product of those that are one, keeps its
-remainder modulo the ranks, or modulo its 2 x ranks chunks if causal, and the number of heads stays.
+Documents become shorter as their axis does. What makes shards uneven stays: each axis, and with it
+the product of those that are one, keeps its remainder modulo the ranks, or modulo its 2 x ranks chunks if causal, and the number of heads stays.
 At last only the product of those keeps it.
 """
 
@@ -20,7 +20,8 @@ from itertools import product
 
 from pydantic import ValidationError
 
-from spbench.workload.block import Stack, Sublayer
+from spbench.workload.block import Attention, Documents, DrawnDocuments, Stack, Sublayer
+from spbench.workload.documents import resized
 from spbench.workload.fields import Grid
 from spbench.workload.flattened import as_given, merged
 from spbench.workload.misfits import MIN_HIDDEN
@@ -52,7 +53,7 @@ def reductions(work: Workload, ranks: int) -> Iterator[Workload]:
         )
     axes = {axis: least.get(axis, n) for axis, n in as_given(reduced).axes.items()}
     if math.prod(axes.values()) < reduced.tokens:
-        smallest = as_given(reduced).model_copy(update={"axes": axes})
+        smallest = _on_axes(as_given(reduced), axes)
         yield merged(_named(given, smallest), groups)
 
 
@@ -65,8 +66,29 @@ def _reductions(work: Workload, ranks: int) -> Iterator[Workload]:
     for head_dims in (None, *_halved_heads(work.head_size)):
         for length in _lengths(work, longest, ranks):
             axes = {axis: length if axis == longest else short[axis] for axis in work.axes}
-            sizes = shallow.model_copy(update={"axes": axes, "text": _share(work.text, ranks)})
+            sizes = _on_axes(shallow, axes).model_copy(update={"text": _share(work.text, ranks)})
             yield _named(work, _smaller_heads(sizes, head_dims) if head_dims else sizes)
+
+
+def _on_axes(work: Workload, axes: dict[str, int]) -> Workload:
+    """On axes of other lengths, with documents that are shorter or longer in proportion."""
+
+    def fitted(sublayer: Sublayer) -> Sublayer:
+        if not isinstance(sublayer, Attention) or sublayer.documents is None:
+            return sublayer
+        (axis,) = sublayer.axes
+        documents: Documents
+        if isinstance(sublayer.documents, DrawnDocuments):
+            mean = max(1, round(sublayer.documents.mean * axes[axis] / work.axes[axis]))
+            documents = sublayer.documents.model_copy(update={"mean": mean})
+        else:
+            documents = resized(sublayer.documents, axes[axis])
+        return sublayer.model_copy(update={"documents": documents})
+
+    parts = [
+        part.model_copy(update={"block": tuple(map(fitted, part.block))}) for part in work.parts
+    ]
+    return work.with_parts(parts).model_copy(update={"axes": axes})
 
 
 def _named(work: Workload, reduced: Workload) -> Workload:

@@ -31,6 +31,8 @@ from spbench.workload.stages import Stages
 from spbench.workload.traffic import Transfer, kinds_of_ranks, tally
 from spbench.workload.workload import Workload
 
+MOST_RANKS = 64
+"""Ranks that are all counted where documents are packed."""
 Heads = tuple[int, int]
 """Query heads and key heads."""
 
@@ -51,7 +53,9 @@ def ranks_to_count(plan: Plan) -> list[int]:
     counted: Iterable[Collection[int]] = (
         _ends(members, mesh) if begins else members[:1] for members in alike.values()
     )
-    if begins and any(each.window for each in workload.attentions):
+    if begins and any(each.documents for each in workload.attentions) and plan.ranks <= MOST_RANKS:
+        counted = alike.values()  # where documents end is anywhere
+    elif begins and any(each.window for each in workload.attentions):
         # A window has the most keys where it meets no end of the sequence: in the middle.
         middles = {members[len(members) // 2] for members in alike.values()}
         counted = chain(counted, [middles])
@@ -83,7 +87,7 @@ def _shards(plan: Plan) -> tuple[list[Shard], bool]:
     cuts = {axis: plan.shards[axis].cuts for axis in dict.fromkeys(layout)}
     begins = any(
         isinstance(each, Attention)
-        and (each.causal or each.window)
+        and (each.causal or each.window or each.documents)
         and {cut.dim for cut in cuts[axis]} & {workload.dim(x) for x in each.axes}
         for each, axis in pairs
     )

@@ -276,15 +276,45 @@ def test_windows_and_sinks_position_by_position(
         assert np.abs(got.detach().numpy() - right).max() < 1e-13
 
 
+@pytest.mark.parametrize("window", [None, 1, 4, 40])
+@pytest.mark.parametrize("causal", [False, True])
+@pytest.mark.parametrize("documents", [(5, 1, 7), (6, 6, 1), (12, 1)])
+def test_documents_position_by_position(
+    documents: tuple[int, ...], causal: bool, window: int | None
+) -> None:
+    """Out and all gradients are those of numpy, one query after another, to 1e-13, with a window in
+    each document and without."""
+    rng = np.random.default_rng(4)
+    q, grad = rng.normal(size=(2, 2, 4, 13, 6))
+    k, v = rng.normal(size=(2, 2, 2, 13, 6))
+    reach = Attention(attention="a", window=window, causal=causal).reach
+    wanted = by_position(q, k, v, grad, None, reach, causal, documents)
+    leaves = [torch.tensor(x, requires_grad=True) for x in (q, k, v)]
+    scores = Scores(dims=(1,), causal=causal, reach=reach, documents=documents)
+    out = attend_whole(*(x.transpose(1, 2) for x in leaves), scores).transpose(1, 2)
+    found = [out, *torch.autograd.grad(out, leaves, torch.tensor(grad))]
+    for right, got in zip(wanted, found, strict=False):
+        assert np.abs(got.detach().numpy() - right).max() < 1e-13
+
+
 def by_position(
-    q: Any, k: Any, v: Any, grad: Any, sinks: Any, reach: Reach | None, causal: bool
+    q: Any,
+    k: Any,
+    v: Any,
+    grad: Any,
+    sinks: Any,
+    reach: Reach | None,
+    causal: bool,
+    documents: tuple[int, ...] = (),
 ) -> list[Any]:
     """Out, dQ, dK, dV and the gradient of sinks of a softmax for each query alone."""
     out, d_q, d_k, d_v = (np.zeros_like(x) for x in (q, q, k, v))
     d_sinks = np.zeros(q.shape[1])
     before, after = reach or (q.shape[2], 0 if causal else q.shape[2])
+    ends = np.cumsum([0, *(documents or (q.shape[2],))])
     for b, z, i in np.ndindex(*q.shape[:3]):
-        keys = slice(max(0, i - before), i + after + 1)
+        of = np.searchsorted(ends, i, side="right")
+        keys = slice(max(ends[of - 1], i - before), min(ends[of], i + after + 1))
         own, values = k[b, z // 2, keys], v[b, z // 2, keys]
         exps = np.exp(own @ q[b, z, i] / np.sqrt(6))
         total = exps.sum() + (0 if sinks is None else np.exp(sinks[z]))

@@ -71,7 +71,8 @@ def naive(work: Workload, weights: Weights, given: Inputs) -> Tensor:
         return out.reshape(*given.x.shape[:-1], -1)
     for i, axis in enumerate(work.axes):
         if work.position_of(axis) == "learned":
-            x = x + weights[f"positions.tables.{axis}"][[place[i] for place in places]]
+            along = in_documents(axis, work)
+            x = x + weights[f"positions.tables.{axis}"][[along[place[i]] for place in places]]
     blocks = [part.block for part in work.parts for _ in range(part.depth)]
     kinds = list(dict.fromkeys(blocks))
     modulated = [
@@ -287,6 +288,9 @@ def self_attention(
             before = attention.window - 1 if attention.causal else attention.window // 2
             after = 0 if attention.causal else (attention.window - 1) // 2
             seen = seen.triu(-before).tril(after)
+        if lengths := work.documents(attention):
+            of = torch.tensor([n for n, length in enumerate(lengths) for _ in range(length)])
+            seen = seen & (of == of[:, None])
         if attention.projection:
             along_k, along_v = weights["projection"].reshape(2, attention.projection, -1)
             mine_k = torch.einsum("ps,szd->pzd", along_k, mine_k)
@@ -301,6 +305,11 @@ def self_attention(
     return out
 
 
+def in_documents(axis: str, work: Workload) -> list[int]:
+    """The place of each position in its document, or along the axis."""
+    return [i for length in work.packing(axis) or (work.axes[axis],) for i in range(length)]
+
+
 def turned(
     attention: Attention, work: Workload, x: Tensor, places: list[tuple[int, ...]]
 ) -> Tensor:
@@ -310,10 +319,11 @@ def turned(
     ]
     half, out, pair = work.head_size // 2, x.clone(), 0
     for i, axis in enumerate(axes):
+        along = in_documents(axis, work)
         pairs = half // len(axes) + (i < half % len(axes))
         for j in range(pairs):
             for p, place in enumerate(places):
-                angle = place[list(work.axes).index(axis)] * 10_000.0 ** (-j / pairs)
+                angle = along[place[list(work.axes).index(axis)]] * 10_000.0 ** (-j / pairs)
                 a, b = x[:, p, :, pair], x[:, p, :, pair + half]
                 out[:, p, :, pair] = a * math.cos(angle) - b * math.sin(angle)
                 out[:, p, :, pair + half] = a * math.sin(angle) + b * math.cos(angle)

@@ -33,6 +33,15 @@ def test_each_pair_is_in_one_tile(reach: Reach, rows: Run, keys: Run) -> None:
     assert (seen(tiles(rows, keys, reach, causal=False), rows[1], keys[1]) == wanted).all()
 
 
+@pytest.mark.parametrize("rows", [(0, 1), (0, 7), (5, 9), (13, 6)])
+@pytest.mark.parametrize("keys", [(0, 20), (0, 7), (4, 11), (18, 2), (10, 25)])
+def test_no_key_behind_the_query(rows: Run, keys: Run) -> None:
+    """Without a window, of runs that differ: all keys before a query, and its own."""
+    places = np.arange(rows[0], sum(rows))[:, None] - np.arange(keys[0], sum(keys))
+    found = tiles(rows, keys, None, causal=True)
+    assert (seen(found, rows[1], keys[1]) == (places >= 0)).all()
+
+
 @pytest.mark.parametrize("reach", REACHES)
 def test_pairs_are_counted(reach: Reach) -> None:
     for length in (1, 2, 9, 40):

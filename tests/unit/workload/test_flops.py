@@ -116,8 +116,10 @@ def test_forward_operations_are_those_that_torch_counts(
     """Equal to FlopCounterMode's count where attention is plain matrix products, mask or not, and
     values are not filled up with zeros for a kernel."""
     monkeypatch.setattr(kernels, "takes_two_sizes", lambda q: True)
-    # What a window leaves goes in tiles, which torch does not count: below.
-    work = without_masks(work) if any(x.window for x in work.attentions) else work
+    # What a window leaves goes in tiles, which torch does not count, and documents by themselves:
+    # below.
+    masked = any(x.window or x.documents for x in work.attentions)
+    work = without_masks(work) if masked else work
     if any(x.sinks for x in work.attentions):
         monkeypatch.setattr(Scores, "is_banded", False)
     step = one_step(work.model_copy(update={"mode": "forward"}))
@@ -134,7 +136,7 @@ def deeper(work: Workload, times: int) -> Workload:
 
 def without_masks(work: Workload) -> Workload:
     def unmasked(part: Stack) -> Stack:
-        plain = {"causal": False, "window": None}
+        plain = {"causal": False, "window": None, "documents": None}
         each = [s.model_copy(update=plain if s.attended else {}) for s in part.block]
         return part.model_copy(update={"block": tuple(each)})
 
@@ -165,12 +167,16 @@ def test_a_mask_counts_the_mean_number_of_keys_of_a_position(length: int) -> Non
 
 
 @pytest.mark.parametrize("length", [1, 5, 12, 40])
-@pytest.mark.parametrize("window", [1, 4, 5, 64])
+@pytest.mark.parametrize("window", [1, 4, 5, 64, None])
 @pytest.mark.parametrize("causal", [False, True])
-def test_a_window_counts_the_pairs_that_its_mask_leaves(
-    length: int, window: int, causal: bool
+@pytest.mark.parametrize("has_documents", [False, True])
+def test_a_mask_counts_the_pairs_that_it_leaves(
+    length: int, window: int | None, causal: bool, has_documents: bool
 ) -> None:
     """torch's count of attention under the mask as a tensor, times the mask's density."""
+    documents = [1, (length - 1) // 2, length - 1 - (length - 1) // 2]
+    documents = [n for n in documents if n] if has_documents else None
+    block = {"window": window, "causal": causal, "documents": documents, "alone": True}
     work = Workload.model_validate(
         {
             "name": "alone",
@@ -179,12 +185,18 @@ def test_a_window_counts_the_pairs_that_its_mask_leaves(
             "heads": 3,
             "head_dim": 4,
             "depth": 1,
-            "block": [{"attention": "sequence", "window": window, "causal": causal, "alone": True}],
+            "block": [{"attention": "sequence", **block}],
             "batch": 2,
         }
     )
-    before, after = (window - 1, 0) if causal else (window // 2, (window - 1) // 2)
-    mask = torch.ones(length, length, dtype=torch.bool).triu(-before).tril(after)
+    mask = torch.ones(length, length, dtype=torch.bool)
+    mask = mask.tril() if causal else mask
+    if window:
+        before, after = (window - 1, 0) if causal else (window // 2, (window - 1) // 2)
+        mask = mask.triu(-before).tril(after)
+    if documents:
+        of = torch.tensor([n for n, each in enumerate(documents) for _ in range(each)])
+        mask &= of == of[:, None]
     qkv = torch.randn(3, 2, 3, length, 4).unbind()
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         torch.nn.functional.scaled_dot_product_attention(*qkv, attn_mask=mask)

@@ -48,6 +48,11 @@ def changed(old: str, new: str) -> str:
     return VALID.replace(old, new)
 
 
+def documents(value: str) -> str:
+    """With documents along time, on line 11."""
+    return changed("- attention: time", f"- attention: time\n    documents: {value}")
+
+
 def written(folder: Path, content: bytes) -> Path:
     path = folder / "bench.yaml"
     path.write_bytes(content)
@@ -152,6 +157,32 @@ def test_the_way_a_file_is_saved_does_not_matter(tmp_path: Path, content: bytes)
             .replace("attention: time", "attention: t"),
             13,
             "needs an axis named time",
+        ),
+        (documents("[5, 4]"), 11, "have 9 positions together and do not fill the 8 of time; with"),
+        (documents("[5, 4]"), 11, "a last one of 3 they would"),
+        (documents("[9, 4]"), 11, "documents have 13 positions together and do not fill the 8 of"),
+        (documents("[5, 0, 3]"), 11, "a document of 0 positions: each has 1 or more"),
+        (documents("[5, 3.0]"), 11, "a document of 3.0 positions: each has 1 or more"),
+        (documents("[]"), 11, "documents is []: write their lengths, as in [4000, 3000, 1192], or"),
+        (documents("two"), 11, "documents is 'two': write their lengths"),
+        (documents("{mean: 9}"), 11, "of mean 9 are longer than the 8 positions of time; use 1 to"),
+        (documents("{mean: 0}"), 11, "documents of mean 0: write 1 or more positions"),
+        (documents("{mean: 4, seed: -1}"), 11, "documents of seed -1: write a whole number"),
+        (documents("{mena: 4}"), 11, "documents has mena: write their lengths, as in"),
+        (
+            documents("[5, 3]").replace("attention: time", "attention: [time, space]"),
+            11,
+            "documents lie along one axis, not time, space; name one",
+        ),
+        (
+            documents("[5, 3]\n    projection: 3"),
+            11,
+            "one attention cannot have both projection and documents",
+        ),
+        (
+            documents("[5, 3]\n  - {attention: time, documents: [4, 4]}"),
+            11,
+            "documents along time differ; one axis has one packing, the same everywhere",
         ),
         (changed("{time: 8, space: 12}", "250"), 4, "axes is 250: write names with their lengths"),
         (changed("{time: 8, space: 12}", "{}"), 4, "axes is {}: write names with their lengths"),
