@@ -86,8 +86,8 @@ def biased_why_not(axis: str, workload: Workload) -> str | None:
 
 
 def banded_why_not(axis: str, workload: Workload) -> str | None:
-    """Why attention along ``axis`` cannot leave out keys by a window or documents, or have sinks; or
-    None."""
+    """Why attention along ``axis`` cannot leave out keys by a window or by documents, or cannot have
+    sinks; or None."""
     along_axis = [attention for attention in workload.attentions if axis in attention.axes]
     kinds = {"window": "a window", "sinks": "sinks", "documents": "documents"}
     has = [key for key in kinds if any(getattr(each, key) for each in along_axis)]

@@ -130,7 +130,7 @@ class Attention(BlockItem):
     """Self-attention. Heads, key heads, qk-norm and positions are properties of the workload.
 
     Joined axes form one sequence in tensor order, in whatever order they are listed. At most
-    one of ``causal``, ``projection`` and ``pair_bias`` is set, and a window, sinks or documents with
+    one of ``causal``, ``projection`` and ``pair_bias`` is set; a window, sinks and documents go with
     neither of the latter two.
     """
 

@@ -7,14 +7,7 @@ import math
 from functools import lru_cache
 
 from spbench.text import did_you_mean
-from spbench.workload.block import (
-    Attention,
-    CrossAttention,
-    Documents,
-    DrawnDocuments,
-    Mlp,
-    Sublayer,
-)
+from spbench.workload.block import Attention, CrossAttention, DrawnDocuments, Mlp, Sublayer
 from spbench.workload.fields import WorkloadFields
 from spbench.workload.yaml_file import FORMS, KeyPath, MisfitError, short
 
@@ -207,8 +200,7 @@ def _check_attention(attention: Attention, work: WorkloadFields, path: KeyPath) 
             "name one, or leave the window out"
         )
         raise MisfitError(message, (*path, "window"))
-    if attention.documents:
-        _check_documents(attention, attention.documents, work, (*path, "documents"))
+    _check_documents(attention, work, (*path, "documents"))
     special += banded
     if work.text:
         _check_joint(attention, special, work, path)
@@ -232,9 +224,10 @@ def _check_attention(attention: Attention, work: WorkloadFields, path: KeyPath) 
         )
 
 
-def _check_documents(
-    attention: Attention, documents: Documents, work: WorkloadFields, path: KeyPath
-) -> None:
+def _check_documents(attention: Attention, work: WorkloadFields, path: KeyPath) -> None:
+    documents = attention.documents
+    if documents is None:
+        return
     if len(attention.axes) > 1:
         message = f"documents lie along one axis, not {', '.join(attention.axes)}; name one"
         raise MisfitError(message, path)

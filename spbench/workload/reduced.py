@@ -10,8 +10,8 @@ They are tried from the least reduced on, and the first that fits is taken:
     axes as one     those that are cut as one, to a few positions for each rank of all together
 
 Documents become shorter as their axis does. What makes shards uneven stays: each axis, and with it
-the product of those that are one, keeps its remainder modulo the ranks, or modulo its 2 x ranks chunks if causal, and the number of heads stays.
-At last only the product of those keeps it.
+the product of those that are one, keeps its remainder modulo the ranks, or modulo its 2 x ranks
+chunks if causal, and the number of heads stays. At last only the product of those keeps it.
 """
 
 import math

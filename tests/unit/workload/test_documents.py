@@ -44,7 +44,7 @@ def test_each_pair_of_a_document_is_in_one_tile(
 
 
 def test_drawn_lengths() -> None:
-    """They fill the sequence, have about the mean that is asked for, and are those of their seed."""
+    """They fill the sequence, have about the mean that is asked for, and are their seed's own."""
     lengths = drawn(1_000_000, 1000, 1)
     assert sum(lengths) == 1_000_000
     assert 900 < np.mean(lengths) < 1100
