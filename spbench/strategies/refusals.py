@@ -86,7 +86,7 @@ def biased_why_not(axis: str, workload: Workload) -> str | None:
 
 
 def banded_why_not(axis: str, workload: Workload) -> str | None:
-    """Why attention along ``axis`` cannot leave out keys by a window or by documents, or cannot have
+    """Why attention along ``axis`` cannot leave out keys by a window or documents, or cannot have
     sinks; or None."""
     along_axis = [attention for attention in workload.attentions if axis in attention.axes]
     kinds = {"window": "a window", "sinks": "sinks", "documents": "documents"}

@@ -130,8 +130,8 @@ class Attention(BlockItem):
     """Self-attention. Heads, key heads, qk-norm and positions are properties of the workload.
 
     Joined axes form one sequence in tensor order, in whatever order they are listed. At most
-    one of ``causal``, ``projection`` and ``pair_bias`` is set; a window, sinks and documents go with
-    neither of the latter two.
+    one of ``causal``, ``projection`` and ``pair_bias`` is set; a window, sinks and documents go
+    with neither of the latter two.
     """
 
     axes: Annotated[tuple[str, ...], BeforeValidator(_axes)] = Field(alias="attention")
