@@ -299,10 +299,11 @@ class Collectives:
         return RingBlocks(self.transport, x, shard, self.deferred)
 
     @never_compiled
-    def start_shift(self, x: Tensor, length: int) -> Pending[Tensor]:
-        """A contiguous ``x`` goes to the next rank; what comes is ``length`` long. No backward."""
+    def start_shift(self, x: Tensor, length: int, by: int = 1) -> Pending[Tensor]:
+        """A contiguous ``x`` goes ``by`` ranks on, to the next one by default; what comes is
+        ``length`` long. No backward."""
         coming = self.transport.empty(x, resized(x.shape, 0, length))
-        return self.pending(self.transport.shift(coming, x), coming)
+        return self.pending(self.transport.shift(coming, x, by), coming)
 
     @never_compiled
     def start_all_gather(self, x: Tensor, shard: Shard, *, lets_go: bool = False) -> Gathering:

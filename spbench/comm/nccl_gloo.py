@@ -84,8 +84,8 @@ class ProcessGroupTransport(Transport):
     def _all_reduce(self, x: Tensor) -> Handle:
         return Several([dist.all_reduce(x, group=self.group, async_op=True)])
 
-    def _shift(self, received: Tensor, sent: Tensor) -> Handle:
-        to, source = (self.rank + 1) % self.size, (self.rank - 1) % self.size
+    def _shift(self, received: Tensor, sent: Tensor, by: int) -> Handle:
+        to, source = (self.rank + by) % self.size, (self.rank - by) % self.size
         return Several(self._post([(sent, to)], [(received, source)]))
 
     def _send(self, x: Tensor, to: int) -> Handle:

@@ -125,9 +125,10 @@ class ThreadTransport(MessageTransport):
     def _receive(self, x: Tensor, source: int) -> Handle:
         return Several([], [lambda: x.copy_(self.meeting.collect(source, self.rank))])
 
-    def _shift(self, received: Tensor, sent: Tensor) -> Handle:
+    def _shift(self, received: Tensor, sent: Tensor, by: int) -> Handle:
+        source = (self.rank - by) % self.size
         self.meeting.exchange(
-            self.rank, [[sent]], lambda shown: received.copy_(shown[self.rank - 1][0][0])
+            self.rank, [[sent]], lambda shown: received.copy_(shown[source][0][0])
         )
         return DONE
 

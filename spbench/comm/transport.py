@@ -206,10 +206,11 @@ class Transport(ABC):
         return self._move(self._all_reduce, x)
 
     @never_compiled
-    def shift(self, received: Tensor, sent: Tensor) -> Handle:
-        """``sent`` goes to the next rank; ``received`` comes from the previous one."""
+    def shift(self, received: Tensor, sent: Tensor, by: int = 1) -> Handle:
+        """``sent`` goes ``by`` ranks on round the ring, and ``received`` comes from as many before;
+        by default to the next one, from the previous."""
         self._count("p2p", sent.nbytes)
-        return self._move(self._shift, received, sent)
+        return self._move(self._shift, received, sent, by)
 
     @never_compiled
     def edges(self, received: Cut, sent: Cut) -> Handle:
@@ -293,7 +294,7 @@ class Transport(ABC):
     def _all_reduce(self, x: Tensor) -> Handle: ...
 
     @abstractmethod
-    def _shift(self, received: Tensor, sent: Tensor) -> Handle: ...
+    def _shift(self, received: Tensor, sent: Tensor, by: int) -> Handle: ...
 
     @abstractmethod
     def _send(self, x: Tensor, to: int) -> Handle: ...

@@ -15,7 +15,7 @@ would idle: 2 heads of a whole sequence took 27 times as long as they need (docs
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import cache, partial
+from functools import cache
 from typing import final
 
 import torch
@@ -23,30 +23,26 @@ from torch import Tensor
 
 from spbench.comm.collectives import Collectives
 from spbench.comm.packing import memory_order, undone
-from spbench.layers.kernels import attend_tiles, kernel
+from spbench.layers.kernels import attend_apart, attend_tiles, kernel
 from spbench.layers.memory_order import reshaped
-from spbench.workload.band import Reach, Tile, tiles
 from spbench.workload.block import Attention
-from spbench.workload.documents import tiles_inside
-from spbench.workload.sharding import Run, Shard, Sizes
+from spbench.workload.mask import Mask, Runs, Strip, Tile, held
+from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
 
 
 @dataclass(frozen=True, kw_only=True)
 class Scores:
-    """Mask, window, sinks, documents, projection and bias of one self-attention."""
+    """Masks, sinks, projection and bias of one self-attention."""
 
     dims: tuple[int, ...]
     """The attended dims of (B, *axes, Z, D), ascending."""
     causal: bool = False
-    reach: Reach | None = None
-    """The keys before and behind its position that a query sees; None: no window."""
+    mask: Mask | None = None
+    """Which keys a query sees; None: all, or those up to its position where ``causal``."""
     sinks: Tensor | None = None
     """(Z,), a score of each head that has no value."""
-    documents: Sizes = ()
-    """Lengths of the documents along the attended dim, of which a query sees its own alone; none:
-    it is one."""
     projection: Tensor | None = None
     """(2, P, *attended lengths), whole: the projections of keys and of values."""
     bias: Tensor | None = None
@@ -54,16 +50,22 @@ class Scores:
     bias_shard: Shard | None = None
 
     @property
-    def is_banded(self) -> bool:
-        """Whether there is a window, or are sinks: no kernel of torch's has them."""
-        return self.reach is not None or self.sinks is not None
+    def goes_in_tiles(self) -> bool:
+        """Whether there is a mask, or are sinks: no kernel of torch's has them."""
+        return self.mask is not None or self.sinks is not None
 
-    def tiles(self, rows: Run, keys: Run) -> list[Tile]:
-        """What queries at these positions see of the keys at those."""
-        in_one = partial(tiles, reach=self.reach, causal=self.causal)
-        if not self.documents:
-            return in_one(rows, keys)
-        return tiles_inside(rows, keys, self.documents, in_one)
+    def tiles(self, length: int) -> Sequence[Tile]:
+        """What queries see of a whole sequence of so many positions."""
+        if self.mask is not None:
+            return self.mask.tiles(((0, length),), ((0, length),))
+        every = Strip(0, length)
+        return [Tile(every, every, "early" if self.causal else "whole")]
+
+    def held(self, shape: Sequence[int], shard: Shard) -> tuple[Runs, ...]:
+        """Positions of the attended sequence that each rank holds, if this one has (B, *axes, Z, D)
+        of that ``shape``, one of whose attended dims is cut."""
+        lengths = (shard.length if dim == shard.dim else shape[dim] for dim in self.dims)
+        return held(shard, (*lengths,), self.dims.index(shard.dim))
 
 
 @final
@@ -89,8 +91,7 @@ class Folding:
     def as_in_memory(cls, x: Tensor, scores: Scores) -> "Folding":
         """The batch as it lies in memory, and S where its order is free: folding need not copy."""
         order = memory_order(x, 2)[:-2]
-        ordered = scores.causal or scores.reach is not None or bool(scores.documents)
-        ordered = ordered or scores.projection is not None
+        ordered = scores.causal or scores.mask is not None or scores.projection is not None
         dims = scores.dims if ordered else sorted(scores.dims, key=order.index)
         return cls.of(x.shape, dims, order)
 
@@ -130,12 +131,9 @@ def attend_whole(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
     folded = [folding.fold(x) for x in (q, k, v)]
     if scores.projection is not None:
         folded[1:] = project(folded[1], folded[2], scores.projection)
-    if scores.is_banded:
-        length = (0, folded[0].shape[2])
+    if scores.goes_in_tiles:
         own_q, own_k, own_v = folded
-        out = attend_tiles(own_q, own_k, own_v, scores.sinks, scores.tiles(length, length))
-    elif scores.documents:
-        out = _attend_documents(*folded, documents=scores.documents, causal=scores.causal)
+        out = _attend_tiles(own_q, own_k, own_v, scores)
     elif scores.bias is None:
         out = kernel(*folded, is_causal=scores.causal)
     else:
@@ -150,13 +148,12 @@ def attend_whole(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
     return folding.unfold(out)
 
 
-def _attend_documents(q: Tensor, k: Tensor, v: Tensor, *, documents: Sizes, causal: bool) -> Tensor:
-    """One document after another, folded (b, Z, S, D): kernels of unequal lengths are flash's own
-    alone."""
-    parts = zip(*(x.split(list(documents), 2) for x in (q, k, v)), strict=True)
-    # Joined in the layout that kernels write, (b, S, Z, D), as one call would leave it.
-    outs = [kernel(*part, is_causal=causal).transpose(1, 2) for part in parts]
-    return torch.cat(outs, 1).transpose(1, 2)
+def _attend_tiles(q: Tensor, k: Tensor, v: Tensor, scores: Scores) -> Tensor:
+    """Under a mask, or with sinks, folded (b, Z, S, D)."""
+    tiles = scores.tiles(q.shape[2])
+    if scores.mask is not None and scores.mask.is_apart and scores.sinks is None:
+        return attend_apart(q, k, v, tiles)
+    return attend_tiles(q, k, v, scores.sinks, tiles)
 
 
 def project(k: Tensor, v: Tensor, projection: Tensor) -> list[Tensor]:

@@ -33,7 +33,17 @@ import torch
 from torch import Tensor
 
 from spbench.comm.collectives import Collectives
-from spbench.layers.kernels import Part, attend_block, block_gradients, from_row, merge
+from spbench.layers.kernels import (
+    Part,
+    add_gradients_of_tiles,
+    attend_block,
+    block_gradients,
+    from_row,
+    merge,
+    tiles_part,
+)
+from spbench.workload.mask import Mask, Runs
+from spbench.workload.mask import Tile as Shown
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Run, Shard
 
@@ -173,18 +183,35 @@ def put(gradients: Sequence[Tensor], wholes: Sequence[Tensor], runs: Sequence[Ru
 class AttentionGrid:
     """This rank's row and column, for folded queries and keys (b, Z, S, D)."""
 
-    def __init__(self, comm: Collectives, positions: Shard, causal: bool) -> None:
-        """``positions``: those of all ranks, folded."""
+    def __init__(
+        self,
+        comm: Collectives,
+        positions: Shard,
+        causal: bool,
+        held: Sequence[Runs],
+        mask: Mask | None,
+    ) -> None:
+        """``positions``: those of all ranks, folded; ``held``: the same in the whole sequence, for
+        a ``mask``."""
         self.in_row, self.in_column = comm.along("columns"), comm.along("rows")
         mesh = Mesh.of({"rows": self.in_column.size, "columns": self.in_row.size})
         row, column = (mesh.members(comm.rank, axis) for axis in ("columns", "rows"))
         self.queries, self.keys = positions.among(row), positions.among(column)
         """Positions of the row's queries and of the column's keys, in rank order."""
-        self.causal = causal
-        self.tiles = list(tiles(self.queries, self.keys, causal))
+        self.causal = causal and mask is None  # a mask has it in its tiles
+        self.tiles = list(tiles(self.queries, self.keys, causal)) if self.causal else []
+        self.shown: Sequence[Shown] | None = None
+        """The tiles of a mask, in rank order."""
+        if mask is not None:
+            rows, keys = (
+                tuple(run for rank in members for run in held[rank]) for members in (row, column)
+            )
+            self.shown = mask.tiles(rows, keys)
 
     def attend(self, q: Tensor, k: Tensor, v: Tensor) -> Part:
         """Attention of the row's queries to the column's keys; without any: 0, of weight 0."""
+        if self.shown is not None:
+            return tiles_part(q, k, v, self.shown)
         if not self.causal:  # one tile
             return attend_block(q, k, v)
         q, (k, v) = self._ordered(self.queries, q)[0], self._ordered(self.keys, k, v)
@@ -229,6 +256,10 @@ class AttentionGrid:
         Sequence of Tensor
             dQ, dK and dV, in rank order as they came; in float32 at least under a mask.
         """
+        if self.shown is not None:
+            sums = [x.new_zeros(x.shape, dtype=lse.dtype) for x in (q, k, v)]
+            add_gradients_of_tiles(sums, (grad, q, out, lse), (k, v), self.shown)
+            return sums
         if not self.causal:
             return block_gradients(grad, q, k, v, Part(out, lse))
         grad, q, out, lse = self._ordered(self.queries, grad, q, out, lse)

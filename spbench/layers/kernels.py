@@ -28,7 +28,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from spbench.comm.compiler import applied
-from spbench.workload.band import Strip, Tile
+from spbench.workload.mask import Picks, Strip, Tile
 from spbench.workload.sharding import shard_sizes
 
 aten = torch.ops.aten
@@ -466,6 +466,29 @@ def _in_chunks(
     return tuple(torch.cat(same) for same in zip(*(call(*part) for part in parts), strict=True))
 
 
+def attend_apart(q: Tensor, k: Tensor, v: Tensor, tiles: Sequence[Tile]) -> Tensor:
+    """``attend_tiles`` without sinks where no two tiles have a query or a key in common, and all
+    queries are in one: each by the kernel of a whole attention.
+
+    Parameters
+    ----------
+    q : (b, Z, S, D)
+    k, v : (b, Zkv, K, D) and (b, Zkv, K, Dv)
+    tiles : in which a query sees all keys, or those up to its own column
+
+    Returns
+    -------
+    (b, Z, S, Dv), which lies in memory as (b, S, Z, Dv)
+    """
+    outs = []
+    for tile in tiles:
+        assert tile.sees != "late", "a query that sees no key up to its own is in two tiles"
+        given = (x.flatten(0, 1) for x in (*_stretches(tile.rows, q), *_stretches(tile.keys, k, v)))
+        out = kernel(*given, is_causal=tile.sees == "early").unflatten(0, (len(q), -1))
+        outs.append(_joined(out).transpose(1, 2))
+    return torch.cat(outs, 1).transpose(1, 2)
+
+
 def attend_tiles(
     q: Tensor, k: Tensor, v: Tensor, sinks: Tensor | None, tiles: Sequence[Tile]
 ) -> Tensor:
@@ -506,9 +529,12 @@ def add_tiles(total: Part, q: Tensor, k: Tensor, v: Tensor, tiles: Sequence[Tile
     for tile in tiles:
         given = _given(tile, [q], [k, v])
         part = Part(*(_turned(tile, x) for x in attend_block(*given, causal=tile.sees != "whole")))
-        own = Part(*_strips(tile.rows, *total))
+        own = Part(*_stretches(tile.rows, *total))
         many = len(own.out)
         merge(own, Part(*(x.unflatten(0, (many, -1)) for x in part)))
+        if isinstance(tile.rows, Picks):  # what was merged into is a copy
+            for whole, rows in zip(total, own, strict=True):
+                whole.index_copy_(2, _index(tile.rows, whole), _joined(rows))
 
 
 def add_gradients_of_tiles(
@@ -521,9 +547,13 @@ def add_gradients_of_tiles(
     for tile in tiles:
         grad, q, out, lse, k, v = _given(tile, rows, keys)
         found = block_gradients(grad, q, k, v, Part(out, lse), causal=tile.sees != "whole")
-        into = _strips(tile.rows, sums[0]) + _strips(tile.keys, *sums[1:])
-        for total, gradient in zip(into, found, strict=True):
-            total.add_(_turned(tile, gradient).unflatten(0, (len(total), -1)))
+        places = tile.rows, tile.keys, tile.keys
+        for total, where, gradient in zip(sums, places, found, strict=True):
+            part = _turned(tile, gradient).unflatten(0, (len(total), -1))
+            if isinstance(where, Picks):
+                total.index_add_(2, _index(where, total), _joined(part).to(total.dtype))
+            else:
+                _stretches(where, total)[0].add_(part)
 
 
 def with_sinks(total: Part, sinks: Tensor | None) -> Part:
@@ -565,18 +595,30 @@ class _OfTiles(torch.autograd.Function):
         return d_q, d_k, d_v, gradient_of_sinks(grad, out, lse, sinks), None
 
 
-def _strips(strip: Strip, *tensors: Tensor) -> list[Tensor]:
-    """(b, Z, S, ...) as the stretches of a strip, (b, count, Z, size, ...), views."""
-    length = (strip.times - 1) * strip.step + strip.size
+def _stretches(where: Strip | Picks, *tensors: Tensor) -> list[Tensor]:
+    """(b, Z, S, ...) as stretches, (b, count, Z, size, ...): of a strip as views."""
+    if isinstance(where, Picks):
+        picked = (x.index_select(2, _index(where, x)) for x in tensors)
+        return [x.unflatten(2, where.places.shape).transpose(1, 2) for x in picked]
+    strip, length = where, (where.times - 1) * where.step + where.size
     apart = (x.narrow(2, strip.first, length).unfold(2, strip.size, strip.step) for x in tensors)
     # (b, Z, count, ..., size): the stretch that unfolds goes last
     return [x.movedim(-1, 3).transpose(1, 2) for x in apart]
 
 
+def _index(picks: Picks, x: Tensor) -> Tensor:
+    return torch.as_tensor(picks.places.reshape(-1), device=x.device)
+
+
+def _joined(stretches: Tensor) -> Tensor:
+    """(b, count, Z, size, ...) -> (b, Z, count x size, ...)."""
+    return stretches.transpose(1, 2).flatten(2, 3)
+
+
 def _given(tile: Tile, rows: Sequence[Tensor], keys: Sequence[Tensor]) -> list[Tensor]:
     """Its stretches as a folded batch; turned round where a query sees later keys, so that these
     are the earlier ones."""
-    stretches = _strips(tile.rows, *rows) + _strips(tile.keys, *keys)
+    stretches = _stretches(tile.rows, *rows) + _stretches(tile.keys, *keys)
     return [_turned(tile, x.flatten(0, 1)) for x in stretches]
 
 

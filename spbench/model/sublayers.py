@@ -94,7 +94,7 @@ class Attending(nn.Module, ABC):
         self.core = AttentionCore(shared)
         self.attend = recomputed(self.core) if workload.recomputes_attention else self.core
         self.dims, self.causal = workload.dims(attention), attention.causal
-        self.reach, self.documents = attention.reach, workload.documents(attention)
+        self.mask = workload.mask(attention)
         self.sinks: nn.Parameter | None = None
         self.norm: EachHeadNorm | AcrossHeadsNorm | None = None
         if workload.qk_norm == ACROSS_HEADS:
@@ -142,9 +142,8 @@ class Attending(nn.Module, ABC):
         scores = Scores(
             dims=self.dims,
             causal=self.causal,
-            reach=self.reach,
+            mask=self.mask,
             sinks=self.sinks,
-            documents=self.documents,
             projection=self.projection,
             bias=None if self.bias is None else self.bias(inputs.pairs[self.bias_axis]),
             bias_shard=None if self.bias is None else self.bias_shard,

@@ -33,7 +33,6 @@ from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.documents import in_words
 from spbench.workload.flops import parameters
 from spbench.workload.predicted import Lane
-from spbench.workload.traffic import Op
 from spbench.workload.workload import Workload
 
 MOST_BLOCKS = 2
@@ -257,7 +256,7 @@ def _transfers(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
     """The transfers under each sublayer: in one line, or below each other where it is too short."""
     places = [i for i in frame.sublayers if lane.legs[i].transfers]
     legs = [
-        (frame.at(i), [_what(x.op, picture.stack[i]) for x in lane.legs[i].transfers])
+        (frame.at(i), [EDGES if x.of_edges else x.op for x in lane.legs[i].transfers])
         for i in places
     ]
     figures = [picture.figure(lane.legs[i].sent_bytes) for i in places]
@@ -269,12 +268,6 @@ def _transfers(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
         ops = [(at, leg[row]) for at, leg in legs if row < len(leg)]
         yield packed((at, _counted([op])) for at, op in ops)
     yield packed((at, figure) for (at, _), figure in zip(legs, figures, strict=True))
-
-
-def _what(op: Op, sublayer: Sublayer) -> str:
-    """The operation; messages between ranks of a window are its edges, else those of a ring."""
-    has_window = isinstance(sublayer, Attention) and sublayer.window is not None
-    return EDGES if op == "p2p" and has_window else op
 
 
 def _listed(ops: Sequence[str]) -> str:

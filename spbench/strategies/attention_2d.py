@@ -10,6 +10,7 @@ the partial result for that rank's queries; each rank merges its C parts by log-
 
 Backward gathers q, out and its gradient in the row, the keys anew in the column, and scatters the
 sums of dQ, and of dK and dV. Under a causal mask shards are zigzag: all ranks compute as much.
+Under a window a rank computes what its row's queries see of its column's keys; all are gathered.
 """
 
 from __future__ import annotations
@@ -29,10 +30,10 @@ from spbench.comm.collectives import Collectives
 from spbench.comm.compiler import applied
 from spbench.layers.attention import Folding, Scores
 from spbench.layers.blockwise import AttentionGrid, Part, folded_shard, pack, unpack, widths
+from spbench.layers.kernels import gradient_of_sinks, with_sinks
 from spbench.layers.memory_order import put_outermost
 from spbench.strategies.fixed_axis import AUTO, FixedAxis, FixedPlan
 from spbench.strategies.refusals import (
-    banded_why_not,
     blocks_why_not,
     divisors,
     grouped_why_not,
@@ -66,6 +67,16 @@ class GridPlan(FixedPlan):
     @cached_property
     def mesh(self) -> Mesh:
         return Mesh.of({"rows": int(self.rows), "columns": self.ranks // int(self.rows)})
+
+    def pairs(self, attention: Attention, rank: int) -> int:
+        if (shown := self.shown(attention)) is None:
+            return 0
+        mask, held = shown
+        queries, keys = (
+            tuple(run for each in self.mesh.members(rank, axis) for run in held[each])
+            for axis in ("columns", "rows")
+        )
+        return sum(tile.pairs for tile in mask.tiles(queries, keys))
 
     def sublayer_traffic(self, sublayer: Sublayer, axis: str) -> Traffic:
         if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
@@ -103,7 +114,7 @@ class GridPlan(FixedPlan):
     ) -> Tensor:
         if shard.dim not in scores.dims or comm.size == 1:
             return super().attend(q, k, v, scores, shard, comm)
-        return applied(_TwoWays, q, k, v, scores, shard, comm)
+        return applied(_TwoWays, q, k, v, scores.sinks, scores, shard, comm)
 
 
 @final
@@ -123,8 +134,7 @@ class Attention2D(FixedAxis):
         return groups_why_not(ranks, rows=self.rows) or super().why_not(workload, ranks)
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
-        unfit = grouped_why_not(axis, workload) or banded_why_not(axis, workload)
-        unfit = unfit or blocks_why_not(axis, workload)
+        unfit = grouped_why_not(axis, workload) or blocks_why_not(axis, workload)
         return super().why_not_along(axis, workload, ranks) or unfit
 
     def alternatives(self, workload: Workload, ranks: int) -> Sequence[FixedPlan]:
@@ -161,27 +171,30 @@ class Attention2D(FixedAxis):
 class _TwoWays(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
-        scores, shard, comm = how
+        sinks, scores, shard, comm = how
         folding = Folding.of(q.shape, scores.dims)
         mine, sizes = pack(folding.fold(k), folding.fold(v)), widths(k, v)
-        grid = AttentionGrid(comm, folded_shard(shard, len(mine), comm.rank), scores.causal)
+        positions = folded_shard(shard, len(mine), comm.rank)
+        held = () if scores.mask is None else scores.held(q.shape, shard)
+        grid = AttentionGrid(comm, positions, scores.causal, held, scores.mask)
         keys = grid.in_column.start_all_gather(mine, grid.keys)
         queries = grid.in_row.start_all_gather(folding.fold(q).movedim(2, 0), grid.queries)
         # Both gathers are under way, in groups of their own; the first product needs both.
         part = grid.attend(queries.wait().movedim(0, 2), *unpack(keys.wait(), sizes))
-        total = grid.merged(Part(part.out.to(q.dtype), part.lse))
+        total = with_sinks(grid.merged(Part(part.out.to(q.dtype), part.lse)), sinks)
         out = put_outermost(folding.unfold(total.out), shard.dim, q.dtype)
-        ctx.save_for_backward(q, mine, out, total.lse)
+        ctx.save_for_backward(q, mine, out, total.lse, sinks)
         ctx.how = folding, grid, sizes
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        q, mine, out, lse = ctx.saved_tensors
+        q, mine, out, lse, sinks = ctx.saved_tensors
         folding, grid, sizes = ctx.how
         # Gradient, queries and results in one message, (S, 3, b, Z, D).
-        own = pack(*(folding.fold(x) for x in (grad, q, out)))
+        of_rows = [folding.fold(x) for x in (grad, q, out)]
+        own = pack(*of_rows)
         rows = grid.in_row.start_all_gather(own, grid.queries)
         sums = grid.in_row.start_all_gather(lse.movedim(2, 0), grid.queries)
         keys = grid.in_column.start_all_gather(mine, grid.keys)
@@ -191,4 +204,5 @@ class _TwoWays(torch.autograd.Function):
         d_rows = grid.in_row.start_reduce_scatter(d_q.movedim(2, 0), grid.queries)
         d_keys = grid.in_column.start_reduce_scatter(pack(d_k, d_v), grid.keys)
         d_mine = [d_rows.wait().movedim(0, 2), *unpack(d_keys.wait(), sizes)]
-        return *map(folding.unfold, d_mine), None, None, None
+        d_sinks = gradient_of_sinks(of_rows[0], of_rows[2], lse, sinks)
+        return *map(folding.unfold, d_mine), d_sinks, None, None, None

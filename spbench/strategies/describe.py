@@ -186,7 +186,9 @@ def _legs(plan: Plan, rank: int, times: int) -> tuple[Leg, ...]:
     """``times``: microbatches in a step, each of which sends what the plan says."""
 
     def sent(transfer: Transfer) -> Sent:
-        return Sent(op=transfer.op, sent_bytes=times * transfer.sent[rank])
+        return Sent(
+            op=transfer.op, sent_bytes=times * transfer.sent[rank], of_edges=transfer.of_edges
+        )
 
     made: dict[tuple[Sublayer, str, str], Leg] = {}  # a stack repeats a few legs
     legs = []

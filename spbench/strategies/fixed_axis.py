@@ -16,7 +16,10 @@ from typing import ClassVar, final
 
 from spbench.layers.heads import all_heads
 from spbench.strategies.base import Plan, Strategy
+from spbench.workload.block import Attention
+from spbench.workload.edges import Edges
 from spbench.workload.flattened import flattened
+from spbench.workload.mask import Mask, Runs, held
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Move, waited_bytes
 from spbench.workload.workload import Workload
@@ -62,12 +65,34 @@ class FixedPlan(Plan, ABC):
         return AUTO
 
     def shard(self, axis: str) -> Shard:
-        cut = Shard.causal if self.zigzag and self.workload.is_causal(axis) else Shard.even
+        cut = Shard.causal if self.zigzag and self.workload.grows_along(axis) else Shard.even
         return cut(self.workload.dim(axis), self.workload.axes[axis], self.ranks)
+
+    @final
+    def edges(self, attention: Attention) -> Edges | None:
+        """What ranks need of each other's positions under its mask; None: it has none."""
+        shown = self.shown(attention)
+        return shown and Edges.of(shown[1], shown[0])
+
+    def pairs(self, attention: Attention, rank: int) -> int:
+        """Pairs of query and key that a rank computes under a mask; 0: there is none."""
+        shown = self.shown(attention)
+        return shown[0].pairs(shown[1][rank]) if shown else 0
+
+    @final
+    def shown(self, attention: Attention) -> tuple[Mask, tuple[Runs, ...]] | None:
+        """The mask of an attention along the sharded axis, and each rank's positions; None: there
+        is none."""
+        mask = self.workload.mask(attention)
+        if mask is None or self.axis not in attention.axes:
+            return None
+        axes = [each for each in self.workload.axes if each in attention.axes]
+        lengths = tuple(self.workload.axes[each] for each in axes)
+        return mask, held(self.shard(self.axis), lengths, axes.index(self.axis))
 
     @property
     def notes(self) -> str:
-        masked = self.zigzag and self.ranks > 1 and self.workload.is_causal(self.axis)
+        masked = self.zigzag and self.ranks > 1 and self.workload.grows_along(self.axis)
         return self.shard(self.axis).in_words(self.axis) if masked else ""
 
     @final

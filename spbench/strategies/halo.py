@@ -16,12 +16,10 @@ Attentions without a window go by another strategy, Ulysses unless it is named.
 
 from __future__ import annotations
 
-from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from fractions import Fraction
-from functools import cached_property, lru_cache
-from typing import Any, ClassVar, NamedTuple, Self, final
+from functools import cached_property
+from typing import Any, ClassVar, final
 
 import torch
 from torch import Tensor
@@ -33,7 +31,6 @@ from spbench.comm.packing import Cut
 from spbench.comm.pending import Pending
 from spbench.layers.attention import Folding, Scores
 from spbench.layers.kernels import (
-    Part,
     add_gradients_of_tiles,
     add_tiles,
     gradient_of_sinks,
@@ -44,83 +41,12 @@ from spbench.layers.memory_order import put_outermost
 from spbench.strategies.fixed_axis import FixedAxis, FixedPlan
 from spbench.strategies.refusals import across_misfit
 from spbench.strategies.registry import WHOLE, exchange
-from spbench.workload.band import Reach, Tile
 from spbench.workload.block import Attention, Mlp, Stack, Sublayer
+from spbench.workload.edges import Edge, Edges
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Run, Shard
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
-
-
-class Edge(NamedTuple):
-    """Positions of one rank's that another's queries see."""
-
-    source: int
-    to: int
-    run: Run
-
-
-@final
-@dataclass(frozen=True)
-class Edges:
-    """All that ranks send each other of a window."""
-
-    shard: Shard
-    all: tuple[Edge, ...]
-    """By source, by who gets it, then by position."""
-
-    @classmethod
-    @lru_cache(maxsize=32)
-    def of(cls, shard: Shard, reach: Reach) -> Self:
-        """What the queries of each rank see of other ranks' positions."""
-        held = sorted((run, rank) for rank, runs in enumerate(shard.runs) for run in runs if run[1])
-        starts = [run[0] for run, _ in held]
-        edges = set()
-        for rank, runs in enumerate(shard.runs):
-            for first, length in runs:
-                begin, end = max(0, first - reach[0]), min(shard.length, first + length + reach[1])
-                # From the run that holds the first of them on.
-                at = bisect_right(starts, begin) - 1
-                while length and at < len(held) and held[at][0][0] < end:
-                    (start, count), source = held[at]
-                    low, high = max(begin, start), min(end, start + count)
-                    if source != rank and low < high:
-                        edges.add(Edge(source, rank, (low, high - low)))
-                    at += 1
-        return cls(shard, tuple(sorted(edges)))
-
-    @cached_property
-    def sent(self) -> list[int]:
-        """Positions that each rank sends, each as often as others need it."""
-        counts = [0] * len(self.shard.runs)
-        for edge in self.all:
-            counts[edge.source] += edge.run[1]
-        return counts
-
-    @cached_property
-    def received(self) -> list[int]:
-        """Positions that come to each rank."""
-        counts = [0] * len(self.shard.runs)
-        for edge in self.all:
-            counts[edge.to] += edge.run[1]
-        return counts
-
-    def leaving(self, rank: int) -> list[Edge]:
-        """What it sends, in order of who gets it."""
-        return [edge for edge in self.all if edge.source == rank]
-
-    def coming(self, rank: int) -> list[Edge]:
-        """What comes to it, in order of where it is from."""
-        return [edge for edge in self.all if edge.to == rank]
-
-    def in_memory(self, rank: int, run: Run) -> Run:
-        """Where a run that lies in one of the rank's is in its memory."""
-        at = 0
-        for first, length in self.shard.runs[rank]:
-            if first <= run[0] < first + length:
-                return at + run[0] - first, run[1]
-            at += length
-        raise ValueError(f"rank {rank} does not hold positions from {run[0]} on")
 
 
 @final
@@ -152,21 +78,19 @@ class HaloPlan(FixedPlan):
     def sublayer_traffic(self, sublayer: Sublayer, axis: str) -> Traffic:
         if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
             return super().sublayer_traffic(sublayer, axis)
-        if sublayer.reach is None:
+        edges = self.edges(sublayer)
+        if edges is None:
             return self.whole.sublayer_traffic(sublayer, axis)
-        edges = Edges.of(self.shard(axis).along(0), sublayer.reach)
         if not edges.all:
             return [], []
-        # Of one position, keys and values: 2 K / S.
-        position = Fraction(self.workload.key_value_bytes, self.workload.axes[axis])
+        both, length = self.workload.key_value_bytes, self.workload.length(sublayer)
         there, back = (
-            Transfer(op="p2p", sent=_bytes(counts, position))
-            for counts in (edges.sent, edges.received)
+            Transfer.edges(both, counts, length) for counts in (edges.sent, edges.received)
         )
         return [there], [back]
 
     def sent_by_attend(self, sublayer: Sublayer, axis: str) -> list[Transfer]:
-        if isinstance(sublayer, Attention) and sublayer.reach is None:
+        if isinstance(sublayer, Attention) and self.workload.mask(sublayer) is None:
             return self.whole.sent_by_attend(sublayer, axis)
         return super().sent_by_attend(sublayer, axis)
 
@@ -175,7 +99,7 @@ class HaloPlan(FixedPlan):
     ) -> Tensor:
         if shard.dim not in scores.dims or comm.size == 1:
             return super().attend(q, k, v, scores, shard, comm)
-        if scores.reach is None:
+        if scores.mask is None:
             return self.whole.attend(q, k, v, scores, shard, comm)
         return applied(_Halo, q, k, v, scores.sinks, scores, shard, comm)
 
@@ -202,7 +126,7 @@ class Halo(FixedAxis):
         too_short = super().why_not_along(axis, workload, ranks)
         if too_short:
             return too_short
-        if not any(each.window and axis in each.axes for each in workload.attentions):
+        if not any(workload.mask(each) and axis in each.axes for each in workload.attentions):
             return (
                 f"no attention along {axis} has a window, whose edges it would exchange; write "
                 f"one, as in window: 128, or take {self.whole}"
@@ -221,26 +145,20 @@ class Halo(FixedAxis):
 
 
 def _has_whole(axis: str, workload: Workload) -> bool:
-    return any(axis in each.axes and not each.window for each in workload.attentions)
+    return any(axis in each.axes and not workload.mask(each) for each in workload.attentions)
 
 
 def _without_windows(workload: Workload) -> Workload:
     """With an mlp in place of each attention that has a window."""
 
     def other(sublayer: Sublayer) -> Sublayer:
-        has_window = isinstance(sublayer, Attention) and sublayer.window
+        has_window = isinstance(sublayer, Attention) and workload.mask(sublayer) is not None
         return Mlp(mlp=1.0) if has_window else sublayer
 
     parts = [
         Stack(depth=part.depth, block=tuple(map(other, part.block))) for part in workload.parts
     ]
     return workload.with_parts(parts)
-
-
-def _bytes(counts: Sequence[int], position: Fraction) -> tuple[Fraction, ...]:
-    """Bytes of so many positions of each rank; equal ones are one object."""
-    same = {count: count * position for count in set(counts)}
-    return tuple(same[count] for count in counts)
 
 
 def _start(
@@ -260,28 +178,14 @@ def _counts(edges: Sequence[Edge], others: Sequence[int], ranks: int) -> list[in
     return counts
 
 
-def _pieces(rows: Sequence[Run], keys: Sequence[Run], scores: Scores) -> Iterator[Piece]:
-    """Runs of queries and of keys in memory that see each other, and the tiles of each pair."""
-    at_row = 0
-    for run in rows:
-        at_key = 0
-        for other in keys:
-            if found := scores.tiles(run, other):
-                yield (at_row, run[1]), (at_key, other[1]), found
-            at_key += other[1]
-        at_row += run[1]
-
-
-Piece = tuple[Run, Run, list[Tile]]
-
-
 class _Halo(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
         sinks, scores, shard, comm = how
         folding = Folding.of(q.shape, scores.dims)
         queries, own_k, own_v = (folding.fold(x) for x in (q, k, v))
-        edges, rank = Edges.of(shard.along(0), scores.reach), comm.rank
+        held, rank = scores.held(q.shape, shard), comm.rank
+        edges = Edges.of(held, scores.mask)
         leaving, coming = edges.leaving(rank), edges.coming(rank)
         sizes = (
             _counts(leaving, [edge.to for edge in leaving], comm.size),
@@ -293,35 +197,34 @@ class _Halo(torch.autograd.Function):
         pending = None
         if edges.all:
             pending = _start(_rows(both, places), *sizes, comm)
-        runs = shard.runs[rank]
-        _add(total, queries, both, _pieces(runs, runs, scores))
-        others: Sequence[Tensor] = (own_k[:, :, :0], own_v[:, :, :0])
+        rows, theirs = held[rank], tuple(edge.run for edge in coming)
+        add_tiles(total, queries, own_k, own_v, scores.mask.tiles(rows, rows))
+        other_k, other_v = own_k[:, :, :0], own_v[:, :, :0]
         if pending is not None:
-            others = _parted(pending.wait(), both)
-            _add(total, queries, others, _pieces(runs, [x.run for x in coming], scores))
+            other_k, other_v = _parted(pending.wait(), both)
+            add_tiles(total, queries, other_k, other_v, scores.mask.tiles(rows, theirs))
         total = with_sinks(total, sinks)
         out = put_outermost(folding.unfold(total.out), shard.dim, q.dtype)
-        ctx.save_for_backward(q, *both, *others, out, total.lse, sinks)
-        ctx.how = folding, scores, shard, comm, coming, places, sizes
+        ctx.save_for_backward(q, *both, other_k, other_v, out, total.lse, sinks)
+        ctx.how = folding, scores.mask, rows, theirs, bool(edges.all), comm, places, sizes
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         q, own_k, own_v, other_k, other_v, out, lse, sinks = ctx.saved_tensors
-        folding, scores, shard, comm, coming, places, sizes = ctx.how
+        folding, mask, runs, theirs, has_edges, comm, places, sizes = ctx.how
         rows = *(folding.fold(x) for x in (grad, q, out)), lse
-        runs = shard.runs[comm.rank]
         d_q, *d_own = (x.new_zeros(x.shape, dtype=lse.dtype) for x in (rows[1], own_k, own_v))
         d_others = [x.new_zeros(x.shape, dtype=lse.dtype) for x in (other_k, other_v)]
         # What goes back first: it is under way while the rest is computed.
-        pieces = _pieces(runs, [edge.run for edge in coming], scores)
-        _add_gradients((d_q, *d_others), rows, (other_k, other_v), pieces)
+        others = other_k, other_v
+        add_gradients_of_tiles([d_q, *d_others], rows, others, mask.tiles(runs, theirs))
         pending = None
-        if Edges.of(shard.along(0), scores.reach).all:
+        if has_edges:
             leaving = _rows([x.to(q.dtype) for x in d_others], [(0, d_others[0].shape[2])])
             pending = _start(leaving, sizes[1], sizes[0], comm)
-        _add_gradients((d_q, *d_own), rows, (own_k, own_v), _pieces(runs, runs, scores))
+        add_gradients_of_tiles([d_q, *d_own], rows, (own_k, own_v), mask.tiles(runs, runs))
         if pending is not None:
             back, at = _parted(pending.wait(), (own_k, own_v)), 0
             for first, length in places:
@@ -349,19 +252,3 @@ def _parted(rows: Tensor, like: Sequence[Tensor]) -> tuple[Tensor, ...]:
     shapes = [(x.shape[0], x.shape[1], x.shape[3]) for x in like]
     flat = rows.split([b * heads * size for b, heads, size in shapes], 1)
     return tuple(x.unflatten(1, shape).movedim(0, 2) for x, shape in zip(flat, shapes, strict=True))
-
-
-def _add(total: Part, q: Tensor, both: Sequence[Tensor], pieces: Iterable[Piece]) -> None:
-    for rows, keys, found in pieces:
-        own = Part(*(x.narrow(2, *rows) for x in total))
-        k, v = (x.narrow(2, *keys) for x in both)
-        add_tiles(own, q.narrow(2, *rows), k, v, found)
-
-
-def _add_gradients(
-    sums: Sequence[Tensor], rows: Sequence[Tensor], both: Sequence[Tensor], pieces: Iterable[Piece]
-) -> None:
-    for at_rows, at_keys, found in pieces:
-        into = [sums[0].narrow(2, *at_rows), *(x.narrow(2, *at_keys) for x in sums[1:])]
-        given = [x.narrow(2, *at_rows) for x in rows]
-        add_gradients_of_tiles(into, given, [x.narrow(2, *at_keys) for x in both], found)

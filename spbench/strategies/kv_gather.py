@@ -9,6 +9,7 @@ heads outnumber the keys, and stay. One axis stays sharded; attention along any 
 Backward scatters the sums of dK and dV, 2 f K; what was gathered is kept for it, or with
 ``gather_again`` gathered once more: 4 f K. Under a causal mask shards are zigzag; each run of
 queries attends to no key behind it, and to the rank's own keys while the others are under way.
+Under a window, too, all keys are gathered; a rank computes what its queries see of them.
 """
 
 from __future__ import annotations
@@ -43,10 +44,19 @@ from spbench.layers.blockwise import (
     unpack,
     widths,
 )
+from spbench.layers.kernels import (
+    add_gradients_of_tiles,
+    add_tiles,
+    gradient_of_sinks,
+    nothing_seen,
+    with_sinks,
+)
 from spbench.layers.memory_order import put_outermost
 from spbench.strategies.fixed_axis import FixedAxis, FixedPlan
-from spbench.strategies.refusals import banded_why_not, blocks_why_not
+from spbench.strategies.refusals import blocks_why_not
 from spbench.workload.block import Attention, Sublayer
+from spbench.workload.edges import Edges
+from spbench.workload.mask import Mask, Runs, Tile
 from spbench.workload.sharding import Run, Shard
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
@@ -87,7 +97,9 @@ class GatherPlan(FixedPlan):
         if scores.bias is not None:  # of the queries at hand: it is not gathered
             k, v = comm.all_gather(torch.cat([k, v], -1), shard).split(widths(k, v), -1)
             return attend_whole(q, k, v, replace(scores, bias_shard=None))
-        return applied(_Gathered, q, k, v, scores, shard, comm, self.strategy.gather_again)
+        how = scores, shard, comm, self.strategy.gather_again
+        kind = _Gathered if scores.mask is None else _GatheredInTiles
+        return applied(kind, q, k, v, scores.sinks, *how)
 
 
 @final
@@ -100,7 +112,7 @@ class KVGather(FixedAxis):
     gather_again: bool = False
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
-        unfit = banded_why_not(axis, workload) or blocks_why_not(axis, workload)
+        unfit = blocks_why_not(axis, workload)
         return super().why_not_along(axis, workload, ranks) or unfit
 
 
@@ -147,7 +159,7 @@ def seen(
 class _Gathered(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
-        scores, shard, comm, again = how
+        sinks, scores, shard, comm, again = how
         folding = Folding.of(q.shape, scores.dims)
         queries, keys_values = folding.fold(q), (folding.fold(k), folding.fold(v))
         mine, sizes = pack(*keys_values), widths(k, v)
@@ -160,15 +172,16 @@ class _Gathered(torch.autograd.Function):
             part = blockwise.attend_block(*given, causal=causal)
             total = blockwise.merge(total, part, row)
         assert total is not None, "a rank sees its own keys"
+        total = with_sinks(total, sinks)
         out = put_outermost(folding.unfold(total.out), shard.dim, q.dtype)
-        ctx.save_for_backward(q, mine if again else gathered(), out, total.lse)
+        ctx.save_for_backward(q, mine if again else gathered(), out, total.lse, sinks)
         ctx.how = folding, keys, scores.causal, comm, again, sizes
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        q, kept, out, lse = ctx.saved_tensors
+        q, kept, out, lse, sinks = ctx.saved_tensors
         folding, keys, masked, comm, again, sizes = ctx.how
         gathered = comm.start_all_gather(kept, keys).wait if again else lambda: kept
         mine = kept if again else kept.narrow(0, keys.offset(comm.rank), keys.sizes[comm.rank])
@@ -187,12 +200,81 @@ class _Gathered(torch.autograd.Function):
                 put(d_keys, d_whole, runs)
             else:
                 d_whole = d_keys
-        positions = keys.along(2)
         ordered = [by_rank(x, keys, 2) if masked else x for x in d_whole]
         d_keys, d_whole = [], []
-        # One after the other: memory for what comes of dV is there once all of dK is gone.
-        d_mine = []
-        while ordered:
-            scatter = comm.start_reduce_scatter(ordered.pop(0), positions)
-            d_mine.append(folding.unfold(scatter.wait()))
-        return folding.unfold(d_q).to(q.dtype), *d_mine, *(None,) * 4
+        d_mine = _scattered(ordered, keys, folding, comm)
+        d_sinks = gradient_of_sinks(rows[0], rows[2], lse, sinks)
+        return folding.unfold(d_q).to(q.dtype), *d_mine, d_sinks, *(None,) * 4
+
+
+def _scattered(
+    wholes: list[Tensor], keys: Shard, folding: Folding, comm: Collectives
+) -> list[Tensor]:
+    """This rank's part of the sums of dK and dV, from those of all keys in rank order."""
+    # One after the other: memory for what comes of dV is there once all of dK is gone.
+    d_mine = []
+    while wholes:
+        scatter = comm.start_reduce_scatter(wholes.pop(0), keys.along(2))
+        d_mine.append(folding.unfold(scatter.wait()))
+    return d_mine
+
+
+class _GatheredInTiles(torch.autograd.Function):
+    """A gather under a mask: of the keys of each rank the tiles that the mask shows."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
+        sinks, scores, shard, comm, again = how
+        folding = Folding.of(q.shape, scores.dims)
+        queries, keys_values = folding.fold(q), (folding.fold(k), folding.fold(v))
+        mine, sizes = pack(*keys_values), widths(k, v)
+        keys, held = folded_shard(shard, len(mine), comm.rank), scores.held(q.shape, shard)
+        total = nothing_seen(queries, keys_values[1])
+        gathered = cache(comm.start_all_gather(mine, keys).wait)
+        for place, tiles in _shown(scores.mask, held, keys, comm.rank):
+            block = mine if place is None else gathered().narrow(0, *place)
+            block_k, block_v = unpack(block, sizes)
+            add_tiles(total, queries, block_k, block_v, tiles)
+        whole = gathered()  # waited for also where no other rank's keys are seen
+        total = with_sinks(total, sinks)
+        out = put_outermost(folding.unfold(total.out), shard.dim, q.dtype)
+        ctx.save_for_backward(q, mine if again else whole, out, total.lse, sinks)
+        ctx.how = folding, keys, held, scores.mask, comm, again, sizes
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        q, kept, out, lse, sinks = ctx.saved_tensors
+        folding, keys, held, mask, comm, again, sizes = ctx.how
+        gathered = cache(comm.start_all_gather(kept, keys).wait) if again else lambda: kept
+        own = keys.offset(comm.rank), keys.sizes[comm.rank]
+        mine = kept if again else kept.narrow(0, *own)
+        rows = *(folding.fold(x) for x in (grad, q, out)), lse
+        d_q, *d_whole = (
+            x.new_zeros(*x.shape[:2], length, x.shape[3], dtype=lse.dtype)
+            for x, length in (
+                (rows[1], rows[1].shape[2]),
+                *((x, keys.length) for x in unpack(mine, sizes)),
+            )
+        )
+        for place, tiles in _shown(mask, held, keys, comm.rank):
+            block = mine if place is None else gathered().narrow(0, *place)
+            into = [x.narrow(2, *(place or own)) for x in d_whole]
+            add_gradients_of_tiles([d_q, *into], rows, unpack(block, sizes), tiles)
+        gathered()
+        wholes = [x.to(q.dtype) for x in d_whole]
+        d_whole = []
+        d_mine = _scattered(wholes, keys, folding, comm)
+        d_sinks = gradient_of_sinks(rows[0], rows[2], lse, sinks)
+        return folding.unfold(d_q).to(q.dtype), *d_mine, d_sinks, *(None,) * 4
+
+
+def _shown(
+    mask: Mask, held: tuple[Runs, ...], keys: Shard, rank: int
+) -> Iterator[tuple[Run | None, Sequence[Tile]]]:
+    """Where the keys of each rank lie among all, and the tiles of those that these queries see;
+    those of this rank come first, and without a place."""
+    yield None, mask.tiles(held[rank], held[rank])
+    for owner in sorted({edge.source for edge in Edges.of(held, mask).coming(rank)}):
+        yield (keys.offset(owner), keys.sizes[owner]), mask.tiles(held[rank], held[owner])

@@ -93,10 +93,10 @@ def banded_why_not(axis: str, workload: Workload) -> str | None:
     has = [key for key in kinds if any(getattr(each, key) for each in along_axis)]
     if not has:
         return None
-    halo = "halo, or " if has[0] == "window" else ""
     return (
-        f"it does not serve {kinds[has[0]]}, as attention along {axis} has; shard another axis, or "
-        f"take {halo}a strategy that shares heads or cuts the weights"
+        f"it keeps whole rows of scores, and does not serve {kinds[has[0]]}, as attention along "
+        f"{axis} has; shard another axis, or take ring, or a strategy that gathers keys or shares "
+        "heads"
     )
 
 

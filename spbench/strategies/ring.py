@@ -11,6 +11,11 @@ f = (N - 1) / N; K is the bytes of the whole sequence's keys (``Workload.key_byt
 round in float32, 4 bytes a number: from the first rank that adds to them to the one that holds the
 keys. Under a causal mask shards are zigzag (Brandon et al., 2023; Llama 3), and
 blocks that are masked are not computed.
+
+Where a query sees a window of keys alone, shards are single runs, and blocks go on only as far as
+the farthest rank that sees any of one, h ranks: h blocks are sent, and as many sums of gradients,
+the last of which goes home at once. A window behind its query makes that one rank, if it is
+no longer than a shard; one on both sides all of them, as the rank before is the last to be reached.
 """
 
 from __future__ import annotations
@@ -40,12 +45,20 @@ from spbench.layers.blockwise import (
     unpack,
     widths,
 )
+from spbench.layers.kernels import (
+    add_gradients_of_tiles,
+    add_tiles,
+    gradient_of_sinks,
+    nothing_seen,
+    with_sinks,
+)
 from spbench.layers.memory_order import put_outermost
 from spbench.strategies.fixed_axis import FixedAxis, FixedPlan
-from spbench.strategies.refusals import banded_why_not, biased_why_not, blocks_why_not
+from spbench.strategies.refusals import biased_why_not, blocks_why_not
 from spbench.workload.block import Attention, Sublayer
+from spbench.workload.edges import Edges
 from spbench.workload.fields import DTYPE_BYTES
-from spbench.workload.sharding import Shard
+from spbench.workload.sharding import Shard, Sizes
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
 
@@ -71,6 +84,8 @@ class RingPlan(FixedPlan):
         # Gradients go round in 4 bytes at least: twice the bytes of 16-bit keys.
         wider = max(1, 4 // DTYPE_BYTES[self.workload.dtype])
         wider = 1 if self.strategy.half_gradients else wider
+        if (edges := self.edges(sublayer)) is not None:
+            return _stopping(both, sizes, edges.hops, wider)
         # Each rank sends on the sum for each block but its own: the bytes of a reduce-scatter.
         home = replace(Transfer.reduce_scatter(wider * both, sizes), op="p2p")
         return [Transfer.ring(both, sizes)], [Transfer.ring(both, sizes), home]
@@ -82,7 +97,18 @@ class RingPlan(FixedPlan):
             return super().attend(q, k, v, scores, shard, comm)
         if scores.projection is not None:
             return attend_projected(q, k, v, scores, shard, comm)
-        return applied(_Ring, q, k, v, scores, shard, comm, self.strategy.half_gradients)
+        how = scores, shard, comm, self.strategy.half_gradients
+        if scores.mask is not None:
+            return applied(_Stopping, q, k, v, scores.sinks, *how)
+        return applied(_Ring, q, k, v, scores.sinks, *how)
+
+
+def _stopping(whole_bytes: int, sizes: Sizes, hops: int, wider: int) -> Traffic:
+    """Transfers of a ring that stops when each block has gone ``hops`` ranks on."""
+    if not hops:
+        return [], []
+    ring = Transfer.short_ring(whole_bytes, sizes, hops, are_sums=False)
+    return [ring], [ring, Transfer.short_ring(wider * whole_bytes, sizes, hops, are_sums=True)]
 
 
 @final
@@ -95,19 +121,24 @@ class Ring(FixedAxis):
     half_gradients: bool = False
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
-        unfit = biased_why_not(axis, workload) or banded_why_not(axis, workload)
-        unfit = unfit or blocks_why_not(axis, workload)
+        unfit = biased_why_not(axis, workload) or blocks_why_not(axis, workload)
         return super().why_not_along(axis, workload, ranks) or unfit
 
 
-def around(mine: Tensor, keys: Shard, comm: Collectives) -> Iterator[tuple[int, Tensor]]:
-    """Each rank and its block, this one's first; the next is under way while one is at hand."""
+def around(
+    mine: Tensor, keys: Shard, comm: Collectives, hops: int | None = None
+) -> Iterator[tuple[int, Tensor]]:
+    """Each rank and its block, this one's first; the next is under way while one is at hand.
+
+    ``hops``: on how many ranks a block goes; None: to all.
+    """
+    hops = comm.size - 1 if hops is None else hops
     coming = Pending(DONE, mine)
     # Rank 1 of 4 counts 1, 0, -1, -2, which modulo 4 are the owners 1, 0, 3 and 2: its own block,
     # then the others as they come round. A negative index reads ``keys.sizes`` from its end.
-    for owner in range(comm.rank, comm.rank - comm.size, -1):
+    for owner in range(comm.rank, comm.rank - hops - 1, -1):
         block = coming.wait()
-        if owner - 1 > comm.rank - comm.size:
+        if owner > comm.rank - hops:
             coming = comm.start_shift(block, keys.sizes[owner - 1])
         yield owner % comm.size, block
 
@@ -115,7 +146,7 @@ def around(mine: Tensor, keys: Shard, comm: Collectives) -> Iterator[tuple[int, 
 class _Ring(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
-        scores, shard, comm, half = how
+        sinks, scores, shard, comm, half = how
         folding = Folding.of(q.shape, scores.dims)
         queries, keys_values = folding.fold(q), (folding.fold(k), folding.fold(v))
         mine, sizes = pack(*keys_values), widths(k, v)
@@ -128,15 +159,16 @@ class _Ring(torch.autograd.Function):
                 part = blockwise.attend_block(*given, causal=causal)
                 total = blockwise.merge(total, part, row)
         assert total is not None, "a rank sees its own keys"
+        total = with_sinks(total, sinks)
         out = put_outermost(folding.unfold(total.out), shard.dim, q.dtype)
-        ctx.save_for_backward(q, mine, out, total.lse)
+        ctx.save_for_backward(q, mine, out, total.lse, sinks)
         ctx.how = folding, keys, scores.causal, comm, q.dtype if half else total.lse.dtype, sizes
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
-        q, mine, out, lse = ctx.saved_tensors
+        q, mine, out, lse, sinks = ctx.saved_tensors
         folding, keys, masked, comm, dtype, sizes = ctx.how
         rows = *(folding.fold(x) for x in (grad, q, out)), lse
         # Gradients of a block travel behind it, and begin where it comes first.
@@ -162,4 +194,59 @@ class _Ring(torch.autograd.Function):
             coming = comm.start_shift(sums, keys.sizes[owner - 1])
         assert coming is not None, "a ring has two ranks or more"
         d_mine = unpack(add_gradients(coming.wait(), own).to(q.dtype), sizes)
-        return folding.unfold(d_q).to(q.dtype), *map(folding.unfold, d_mine), *(None,) * 4
+        d_sinks = gradient_of_sinks(rows[0], rows[2], lse, sinks)
+        return folding.unfold(d_q).to(q.dtype), *map(folding.unfold, d_mine), d_sinks, *(None,) * 4
+
+
+class _Stopping(torch.autograd.Function):
+    """A ring under a mask: of each block the tiles that the mask shows, and no blocks that it hides
+    from all ranks further on."""
+
+    @staticmethod
+    def forward(ctx: Any, q: Tensor, k: Tensor, v: Tensor, *how: Any) -> Tensor:
+        sinks, scores, shard, comm, half = how
+        folding = Folding.of(q.shape, scores.dims)
+        queries, keys_values = folding.fold(q), (folding.fold(k), folding.fold(v))
+        mine, sizes = pack(*keys_values), widths(k, v)
+        keys, held = folded_shard(shard, len(mine), comm.rank), scores.held(q.shape, shard)
+        hops = Edges.of(held, scores.mask).hops
+        total = nothing_seen(queries, keys_values[1])
+        for owner, block in around(mine, keys, comm, hops):
+            tiles = scores.mask.tiles(held[comm.rank], held[owner])
+            block_k, block_v = unpack(block, sizes)
+            add_tiles(total, queries, block_k, block_v, tiles)
+        total = with_sinks(total, sinks)
+        out = put_outermost(folding.unfold(total.out), shard.dim, q.dtype)
+        ctx.save_for_backward(q, mine, out, total.lse, sinks)
+        dtype = q.dtype if half else total.lse.dtype
+        ctx.how = folding, keys, held, scores.mask, hops, comm, dtype, sizes
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
+        q, mine, out, lse, sinks = ctx.saved_tensors
+        folding, keys, held, mask, hops, comm, dtype, sizes = ctx.how
+        rows = *(folding.fold(x) for x in (grad, q, out)), lse
+        d_q = rows[1].new_zeros(rows[1].shape, dtype=lse.dtype)
+        own = mine.new_zeros(mine.shape, dtype=lse.dtype)
+        coming: Pending[Tensor] | None = None
+        for owner, block in around(mine, keys, comm, hops):
+            sums = own
+            if owner != comm.rank:
+                sums = coming.wait() if coming else block.new_zeros(block.shape, dtype=dtype)
+            tiles = mask.tiles(held[comm.rank], held[owner])
+            both = unpack(block, sizes)
+            add_gradients_of_tiles([d_q, *unpack(sums, sizes)], rows, both, tiles)
+            if owner == comm.rank:
+                continue  # the sum of the others' comes home last
+            if owner % comm.size == (comm.rank - hops) % comm.size:
+                # No rank behind this one sees the block.
+                coming = comm.start_shift(sums, len(mine), by=-hops)
+            else:
+                coming = comm.start_shift(sums, keys.sizes[owner - 1])
+        if coming is not None:
+            own.add_(coming.wait())
+        d_mine = unpack(own.to(q.dtype), sizes)
+        d_sinks = gradient_of_sinks(rows[0], rows[2], lse, sinks)
+        return folding.unfold(d_q).to(q.dtype), *map(folding.unfold, d_mine), d_sinks, *(None,) * 4

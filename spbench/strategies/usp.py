@@ -98,6 +98,9 @@ class USPPlan(FixedPlan):
         padding = padding_in_words(self.workload, self.size, self.strategy.padded)
         return padding or self.across.notes
 
+    def pairs(self, attention: Attention, rank: int) -> int:
+        return self.across.pairs(attention, rank // self.size)  # its group's, of some heads
+
     def sublayer_traffic(self, sublayer: Sublayer, axis: str) -> Traffic:
         if not isinstance(sublayer, Attention) or axis not in sublayer.attended:
             return super().sublayer_traffic(sublayer, axis)

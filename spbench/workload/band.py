@@ -13,48 +13,118 @@ All blocks that have all of their keys at hand are one tile, which a kernel take
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
 from itertools import groupby
-from typing import Literal, NamedTuple
+from typing import final
 
-from spbench.workload.sharding import Run
+from spbench.workload.mask import Mask, Runs, Strip, Tile
+from spbench.workload.sharding import Run, Sizes, merged_runs, runs_of
 
 Reach = tuple[int, int]
 """The keys that a query sees before its own position, and behind it."""
-Sees = Literal["whole", "early", "late"]
-"""What a query sees of a tile: all keys; in a square those up to its own column, or from it on."""
 
 
-class Strip(NamedTuple):
-    """Stretches of positions, ``size`` each, that begin every ``step`` positions from ``first``."""
+@final
+@dataclass(frozen=True, kw_only=True)
+class Band(Mask):
+    """Documents end to end, mostly one, in each of which a query sees the keys from ``before`` to
+    ``after`` positions beside its own."""
 
-    first: int
-    size: int
-    step: int = 1
-    times: int = 1
+    documents: Sizes
+    before: int
+    after: int
+
+    @property
+    def is_apart(self) -> bool:
+        farthest = max(self.documents) - 1
+        return self.before >= farthest and (self.after >= farthest or self.after == 0)
+
+    def tiles(self, rows: Runs, keys: Runs) -> tuple[Tile, ...]:
+        return _all_tiles(self, rows, keys)
+
+    def needed(self, rows: Runs) -> Runs:
+        seen: list[Run] = []
+        for first, n in rows:
+            if not n:
+                continue
+            begin, (last, length) = self._document(first)[0], self._document(first + n - 1)
+            low = max(begin, first - self.before)
+            high = min(last + length, first + n + self.after)
+            if seen:  # what two runs see may overlap
+                low = max(low, sum(seen[-1]))
+            seen.append((low, high - low))
+        return merged_runs(seen)
+
+    def pairs(self, rows: Runs) -> int:
+        return sum(
+            self._pairs_up_to(first + n - begin, length) - self._pairs_up_to(first - begin, length)
+            for run in rows
+            for (first, n), (begin, length) in self.inside(run)
+        )
+
+    def inside(self, run: Run) -> Iterator[tuple[Run, Run]]:
+        """The parts of a run that lie in each document, and these."""
+        at = bisect_right(self._starts, run[0]) - 1
+        while run[1] and at < len(self.documents) and self._starts[at] < sum(run):
+            document = self._starts[at], self.documents[at]
+            yield _common(run, document), document
+            at += 1
+
+    def _document(self, position: int) -> Run:
+        at = bisect_right(self._starts, position) - 1
+        return self._starts[at], self.documents[at]
+
+    @cached_property
+    def _starts(self) -> list[int]:
+        return [first for first, _ in runs_of(self.documents)]
+
+    def _pairs_up_to(self, count: int, length: int) -> int:
+        """``pairs`` of the first ``count`` queries of a document so long."""
+        before, after = min(self.before, length - 1), min(self.after, length - 1)
+        # Query i lacks before - i keys at the start, and at the end i + after - (length - 1).
+        early = min(count, before)
+        late = max(0, count + after - length)
+        missing = early * before - early * (early - 1) // 2 + late * (late + 1) // 2
+        return count * (before + after + 1) - missing
 
 
-class Tile(NamedTuple):
-    """Queries and keys in memory, stretch by stretch, and what each query sees of its stretch."""
-
-    rows: Strip
-    keys: Strip
-    sees: Sees
-
-
-def seen_pairs(length: int, before: int, after: int) -> int:
-    """Pairs of query and key that see each other in a sequence of this length.
-
-    >>> seen_pairs(5, 1, 0), seen_pairs(3, 9, 9)
-    (9, 9)
-    """
-    # d positions apart there are length - d pairs, from 1 to before, and from 1 to after.
-    before, after = min(before, length - 1), min(after, length - 1)
-    missing = before * (before + 1) // 2 + after * (after + 1) // 2
-    return length * (before + after + 1) - missing
+@lru_cache(maxsize=1000)  # asked for by each layer of a stack, forward and backward
+def _all_tiles(band: Band, rows: Runs, keys: Runs) -> tuple[Tile, ...]:
+    """The tiles of each run of queries with each run of keys, where these lie in memory."""
+    found: list[Tile] = []
+    at_row = 0
+    for run in rows:
+        for part, document in band.inside(run):
+            at_key = 0
+            for other in keys:
+                near = _common(other, document)
+                places = at_row + part[0] - run[0], at_key + near[0] - other[0]
+                own = tiles(part, near, (band.before, band.after)) if near[1] else []
+                found += [_moved(tile, *places) for tile in own]
+                at_key += other[1]
+        at_row += run[1]
+    return tuple(found)
 
 
-def tiles(rows: Run, keys: Run, reach: Reach | None, *, causal: bool) -> list[Tile]:
+def _common(one: Run, other: Run) -> Run:
+    """The positions of both; of no length where there are none."""
+    first = max(one[0], other[0])
+    return first, max(0, min(sum(one), sum(other)) - first)
+
+
+def _moved(tile: Tile, rows: int, keys: int) -> Tile:
+    assert isinstance(tile.rows, Strip) and isinstance(tile.keys, Strip), "a band has strips"
+    return Tile(
+        tile.rows._replace(first=tile.rows.first + rows),
+        tile.keys._replace(first=tile.keys.first + keys),
+        tile.sees,
+    )
+
+
+def tiles(rows: Run, keys: Run, reach: Reach) -> list[Tile]:
     """What queries at positions ``rows`` see of the keys at positions ``keys``.
 
     Parameters
@@ -62,21 +132,16 @@ def tiles(rows: Run, keys: Run, reach: Reach | None, *, causal: bool) -> list[Ti
     rows, keys
         Runs of positions; the first of each lies at 0 in memory.
     reach
-        The window; None: there is none.
-    causal
-        Without a window: whether a query sees no later key.
+        The window.
 
     Returns
     -------
     list of Tile
         Each pair once; none that is hidden.
     """
-    if reach is None and causal and rows != keys:
-        reach = (rows[0] + rows[1], 0)  # as far back as the first position of all
-    if reach is None:
-        sees: Sees = "early" if causal else "whole"
-        return [Tile(Strip(0, rows[1]), Strip(0, keys[1]), sees)]
     before, after = reach
+    if sum(rows) + after <= keys[0] or sum(keys) + before <= rows[0]:
+        return []  # none of the keys is near enough to any of the queries
     block = min(before + after + 1, rows[1])
     # Positions are counted from the first key: of queries from 3 and keys from 0 by 3.
     starts = range(rows[0] - keys[0], rows[0] - keys[0] + rows[1], max(1, block))

@@ -8,12 +8,10 @@ places inside 0 1 2 3 0 1 2 0 1
 
 import math
 import random
-from collections.abc import Callable
 from functools import lru_cache
 from itertools import accumulate, pairwise
 
-from spbench.workload.band import Strip, Tile
-from spbench.workload.sharding import Run, Sizes, runs_of
+from spbench.workload.sharding import Sizes
 
 
 @lru_cache(maxsize=100)
@@ -64,46 +62,3 @@ def in_words(lengths: Sizes) -> str:
     shown = ", ".join(map(str, lengths[:MOST_SHOWN]))
     more = f" and {len(lengths) - MOST_SHOWN} more" if len(lengths) > MOST_SHOWN else ""
     return f"{len(lengths)} documents of {min(lengths):,} to {max(lengths):,}: {shown}{more}"
-
-
-TilesOf = Callable[[Run, Run], list[Tile]]
-"""What queries at these positions see of the keys at those."""
-
-
-def tiles_inside(rows: Run, keys: Run, documents: Sizes, tiles_of: TilesOf) -> list[Tile]:
-    """What queries at ``rows`` see of the keys at ``keys``, of their own documents.
-
-    Parameters
-    ----------
-    rows, keys
-        Runs of positions; the first of each lies at 0 in memory.
-    documents
-        Lengths, end to end from position 0.
-    tiles_of
-        What is seen in one document.
-
-    Returns
-    -------
-    list of Tile
-        Each pair once; none that is hidden.
-    """
-    found = []
-    for document in runs_of(documents):
-        own_rows, own_keys = _common(rows, document), _common(keys, document)
-        if own_rows[1] and own_keys[1]:
-            at_row, at_key = own_rows[0] - rows[0], own_keys[0] - keys[0]
-            found += [
-                Tile(_moved(tile.rows, at_row), _moved(tile.keys, at_key), tile.sees)
-                for tile in tiles_of(own_rows, own_keys)
-            ]
-    return found
-
-
-def _common(one: Run, other: Run) -> Run:
-    """The positions of both; of no length where there are none."""
-    first = max(one[0], other[0])
-    return first, max(0, min(one[0] + one[1], other[0] + other[1]) - first)
-
-
-def _moved(strip: Strip, by: int) -> Strip:
-    return strip._replace(first=strip.first + by)

@@ -10,6 +10,7 @@ from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, PrivateAttr
 
+from spbench.workload.band import Band
 from spbench.workload.block import (
     Attention,
     Block,
@@ -25,6 +26,7 @@ from spbench.workload.block import (
     Sublayer,
 )
 from spbench.workload.documents import drawn, resized
+from spbench.workload.mask import Mask
 from spbench.workload.sharding import Sizes, Stretch
 
 ACROSS_HEADS = "across_heads"
@@ -401,6 +403,20 @@ class WorkloadFields(Frozen):
         ]
         return tuple(name for name in attended if self.position_of(name) == "rotary")
 
+    def mask(self, attention: Attention) -> Mask | None:
+        """Which keys a query sees where it attends; None: all, or all up to its position."""
+        documents, length = self.documents(attention), self.length(attention)
+        if attention.reach is None and not documents:
+            return None
+        before, after = attention.reach or (length, 0 if attention.causal else length)
+        return Band(documents=documents or (length,), before=before, after=after)
+
     def is_causal(self, axis: str) -> bool:
         """Whether some attention along ``axis`` is causal."""
         return any(each.causal and axis in each.axes for each in self.attentions)
+
+    def grows_along(self, axis: str) -> bool:
+        """Whether later positions of ``axis`` see more keys: some attention along it is causal, and
+        has no window."""
+        along = [each for each in self.attentions if axis in each.axes]
+        return any(each.causal and each.reach is None for each in along)

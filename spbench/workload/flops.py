@@ -19,7 +19,6 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from spbench.workload.band import Reach, seen_pairs
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.fields import ACROSS_HEADS
 from spbench.workload.sharding import Sizes, Stretch
@@ -218,19 +217,12 @@ def _sublayer_flops(sublayer: Sublayer, workload: Workload) -> int:
             return 2 * (sublayer.ways_in + 1) * tokens * hidden * workload.columns(sublayer)
 
 
-def _reach(attention: Attention, length: int) -> Reach:
-    """The keys before and behind its position that a position sees, in a sequence so long."""
-    return attention.reach or (length, 0 if attention.causal else length)
-
-
 def _score_flops(attention: Attention, workload: Workload) -> int:
     # Of each pair of query and key a product of queries' size, and one of results'.
     width = workload.attention_width + workload.result_width
     tokens, length = workload.samples * workload.all_tokens, workload.length(attention)
-    if attention.reach or attention.documents:
-        documents = workload.documents(attention) or (length,)
-        pairs = sum(seen_pairs(n, *_reach(attention, n)) for n in documents)
-        return 2 * tokens // length * pairs * width
+    if mask := workload.mask(attention):
+        return 2 * tokens // length * mask.pairs(((0, length),)) * width
     if attention.causal:
         return tokens * (length + 1) * width  # 2 x the mean number of keys, (length + 1) / 2
     if attention.projection:

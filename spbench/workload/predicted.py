@@ -46,6 +46,8 @@ class Sent:
 
     op: Op
     sent_bytes: Fraction
+    of_edges: bool = False
+    """Whether these messages are what others see of its positions, and do not go round a ring."""
 
 
 @final

@@ -150,7 +150,7 @@ class Shard:
         starts = range(0, len(self.runs), parts)
         groups = [self.runs[start : start + parts] for start in starts]
         return replace(
-            self, runs=tuple(_merged(run for runs in group for run in runs) for group in groups)
+            self, runs=tuple(merged_runs(run for runs in group for run in runs) for group in groups)
         )
 
     @cached_property
@@ -168,7 +168,7 @@ class Shard:
     @property
     def merged(self) -> tuple[Run, ...]:
         """What all ranks hold together, in ascending order."""
-        return _merged(sorted(run for of_rank in self.runs for run in of_rank))
+        return merged_runs(sorted(run for of_rank in self.runs for run in of_rank))
 
     @cached_property
     def is_even(self) -> bool:
@@ -237,8 +237,8 @@ def _cut(runs: Sequence[Run], sizes: Sizes) -> list[tuple[Run, ...]]:
     return parts
 
 
-def _merged(runs: Iterable[Run]) -> tuple[Run, ...]:
-    """Runs in ascending order, those that touch as one."""
+def merged_runs(runs: Iterable[Run]) -> tuple[Run, ...]:
+    """Runs in ascending order, those that touch as one; of no positions at all one empty run."""
     merged: list[Run] = []
     for first, length in runs:
         if not length:

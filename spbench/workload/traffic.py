@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cache, cached_property, lru_cache
+from itertools import accumulate
 from typing import Literal, Self
 
 from spbench.workload.block import CrossAttention, Place, Sublayer
@@ -68,6 +69,8 @@ class Transfer:
     sent: tuple[Fraction, ...]
     phase: Phase = "forward"
     axis: str = ALL
+    of_edges: bool = False
+    """Whether these messages are what others see of a rank's positions, and do not go round."""
 
     @classmethod
     def along(cls, axis: str, groups: Groups, of_groups: Sequence[Self]) -> Self:
@@ -77,7 +80,8 @@ class Transfer:
         for group, transfer in zip(groups, of_groups, strict=True):
             for rank, sent in zip(group, transfer.sent, strict=True):
                 by_rank[rank] = sent
-        return cls(op=op, sent=tuple(by_rank), phase=phase, axis=axis if own == ALL else own)
+        over, edges = axis if own == ALL else own, any(group.of_edges for group in of_groups)
+        return cls(op=op, sent=tuple(by_rank), phase=phase, axis=over, of_edges=edges)
 
     @classmethod
     def all_to_all(cls, whole_bytes: int, before: Sizes, after: Sizes) -> Self:
@@ -105,6 +109,24 @@ class Transfer:
         # Rank r sends on every block that comes round, but for the one that its successor made.
         parts = [whole - successor for successor in sizes[1:] + sizes[:1]]
         return cls(op="p2p", sent=_shares(whole_bytes, parts, whole))
+
+    @classmethod
+    def edges(cls, whole_bytes: int, parts: Sequence[int], total: int) -> Self:
+        """Each rank sends so many of the ``total`` positions of a tensor, to who sees them."""
+        return cls(op="p2p", sent=_shares(whole_bytes, parts, total), of_edges=True)
+
+    @classmethod
+    def short_ring(cls, whole_bytes: int, sizes: Sizes, hops: int, *, are_sums: bool) -> Self:
+        """Every block so many ranks on round the ring; or sums of gradients behind it, which begin
+        where the block comes first, and go home from where it stops."""
+        ranks, whole = len(sizes), sum(sizes)
+        ends = [*accumulate(sizes + sizes, initial=0)]
+        # Rank r sends on the blocks of the ranks up to itself, or those of the ranks before it.
+        lasts = range(ranks + 1 - are_sums, 2 * ranks + 1 - are_sums)
+        return cls(
+            op="p2p",
+            sent=_shares(whole_bytes, [ends[last] - ends[last - hops] for last in lasts], whole),
+        )
 
     @classmethod
     def all_reduce(cls, whole_bytes: int, ranks: int) -> Self:

@@ -110,10 +110,9 @@ class LateTransport(MessageTransport):
         came = self.meeting.exchange(self.rank, [[x]], total)
         return self._late({self.rank: _arrival([x], [came], 0)}, [])
 
-    def _shift(self, received: Tensor, sent: Tensor) -> Handle:
-        came = self.meeting.exchange(
-            self.rank, [[sent]], lambda shown: shown[self.rank - 1][0][0].clone()
-        )
+    def _shift(self, received: Tensor, sent: Tensor, by: int) -> Handle:
+        source = (self.rank - by) % self.size
+        came = self.meeting.exchange(self.rank, [[sent]], lambda shown: shown[source][0][0].clone())
         return self._late({self.rank: _arrival([received], [came], 0)}, [sent])
 
     def _send(self, x: Tensor, to: int) -> Handle:

@@ -71,7 +71,7 @@ class FakeKernel:
                 part.nbytes for to, parts in enumerate(sent) if to != rank for part in parts
             ),
             "_all_reduce": lambda x: 2 * (n - 1) / n * x.nbytes,
-            "_shift": lambda _, sent: sent.nbytes,
+            "_shift": lambda _, sent, by: sent.nbytes,
         }
         for name, size in sizes.items():
             setattr(transport, name, self._seen(getattr(transport, name), size))

@@ -14,7 +14,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from itertools import chain, combinations, pairwise, permutations, product
 from math import prod
 
@@ -23,6 +23,7 @@ import numpy as np
 from spbench.layers.heads import share_heads
 from spbench.projection.dryrun.dry_step import DryStep
 from spbench.strategies.base import Plan
+from spbench.strategies.fixed_axis import FixedPlan
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.flops import block_flops
 from spbench.workload.mesh import PP, Mesh
@@ -55,11 +56,18 @@ def ranks_to_count(plan: Plan) -> list[int]:
     )
     if begins and any(each.documents for each in workload.attentions) and plan.ranks <= MOST_RANKS:
         counted = alike.values()  # where documents end is anywhere
-    elif begins and any(each.window for each in workload.attentions):
-        # A window has the most keys where it meets no end of the sequence: in the middle.
-        middles = {members[len(members) // 2] for members in alike.values()}
-        counted = chain(counted, [middles])
+    else:
+        counted = chain(counted, _of_masks(plan, list(alike.values())))
     return sorted({rank for found in counted for rank in found})
+
+
+def _of_masks(plan: Plan, alike: Sequence[Sequence[int]]) -> Iterator[list[int]]:
+    """Under each mask, of ranks that are else alike, the one that computes the most."""
+    if isinstance(plan, FixedPlan):
+        for attention in plan.workload.attentions:
+            pairs = partial(plan.pairs, attention)
+            if plan.shown(attention):
+                yield [max(members, key=pairs) for members in alike]
 
 
 def _of_stages(plan: Plan, stages: Stages) -> list[int]:

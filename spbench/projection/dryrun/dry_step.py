@@ -73,7 +73,7 @@ class UnsentTransport(Transport):
     def _all_reduce(self, x: Tensor) -> Handle:
         return self._start([x])
 
-    def _shift(self, received: Tensor, sent: Tensor) -> Handle:
+    def _shift(self, received: Tensor, sent: Tensor, by: int) -> Handle:
         return self._start([received, sent])
 
     def _send(self, x: Tensor, to: int) -> Handle:

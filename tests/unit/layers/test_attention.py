@@ -27,7 +27,7 @@ from spbench.layers.kernels import (
     with_lse,
 )
 from spbench.strategies.registry import load
-from spbench.workload.band import Reach
+from spbench.workload.band import Band, Reach
 from spbench.workload.block import Attention
 from spbench.workload.catalogue import find
 
@@ -268,7 +268,8 @@ def test_windows_and_sinks_position_by_position(
     given = [torch.tensor(x, requires_grad=True) for x in (q, k, v, sinks)]
     # (b, Z, S, D) -> (B, S, Z, D), the dims of a model's activation
     heads = [x.transpose(1, 2) for x in given[:3]]
-    scores = Scores(dims=(1,), causal=causal, reach=reach, sinks=given[3] if has_sinks else None)
+    mask = reach and Band(documents=(13,), before=reach[0], after=reach[1])
+    scores = Scores(dims=(1,), causal=causal, mask=mask, sinks=given[3] if has_sinks else None)
     out = attend_whole(*heads, scores).transpose(1, 2)
     leaves = given if has_sinks else given[:3]
     found = [out, *torch.autograd.grad(out, leaves, torch.tensor(grad))]
@@ -290,7 +291,9 @@ def test_documents_position_by_position(
     reach = Attention(attention="a", window=window, causal=causal).reach
     wanted = by_position(q, k, v, grad, None, reach, causal, documents)
     leaves = [torch.tensor(x, requires_grad=True) for x in (q, k, v)]
-    scores = Scores(dims=(1,), causal=causal, reach=reach, documents=documents)
+    before, after = reach or (13, 0 if causal else 13)
+    mask = Band(documents=documents, before=before, after=after)
+    scores = Scores(dims=(1,), causal=causal, mask=mask)
     out = attend_whole(*(x.transpose(1, 2) for x in leaves), scores).transpose(1, 2)
     found = [out, *torch.autograd.grad(out, leaves, torch.tensor(grad))]
     for right, got in zip(wanted, found, strict=False):

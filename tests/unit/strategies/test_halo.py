@@ -12,8 +12,9 @@ from torch import Tensor
 from spbench.layers import heads
 from spbench.layers.attention import Scores
 from spbench.strategies import halo
-from spbench.strategies.halo import Edges
 from spbench.strategies.registry import load
+from spbench.workload.band import Band
+from spbench.workload.edges import Edges
 from spbench.workload.sharding import Shard
 from spbench.workload.traffic import by_busiest
 from spbench.workload.workload import Workload
@@ -73,7 +74,7 @@ def test_edges_of_runs_at_both_ends(window: int) -> None:
     """Of zigzag shards each run has an edge of its own: every position that is seen is held, or
     comes once."""
     shard = Shard.causal(0, 37, 4)
-    edges = Edges.of(shard, (window - 1, 0))
+    edges = Edges.of(shard.runs, Band(documents=(37,), before=window - 1, after=0))
     for rank, runs in enumerate(shard.runs):
         own = {i for first, n in runs for i in range(first, first + n)}
         needed = {j for i in own for j in range(max(0, i - window + 1), i + 1)} - own
@@ -100,7 +101,7 @@ def test_an_edge_too_short_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """A planted fault: a key less than the window has, in what is sent and predicted alike."""
     right = Edges.of
     monkeypatch.setattr(
-        Edges, "of", staticmethod(lambda shard, reach: right(shard, (reach[0] - 1, reach[1])))
+        Edges, "of", staticmethod(lambda held, band: right(held, replace(band, before=4)))
     )
     assert "differs" in why_wrong(prove(decoder(), load("halo"), 3))
 

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from functools import partial
-
 import numpy as np
 import pytest
 
-from spbench.workload.band import Reach, Tile, tiles
+from spbench.workload.band import Band, Reach
 from spbench.workload.catalogue import find, with_settings
-from spbench.workload.documents import drawn, resized, tiles_inside
+from spbench.workload.documents import drawn, resized
+from spbench.workload.mask import Strip, Tile
 from spbench.workload.reduced import reductions
 from spbench.workload.sharding import Run
 
@@ -20,6 +19,7 @@ def seen(found: list[Tile], queries: int, keys: int) -> np.ndarray:
     """How often each pair is in a tile."""
     counts = np.zeros((queries, keys), int)
     for rows, columns, sees in found:
+        assert isinstance(rows, Strip) and isinstance(columns, Strip)
         square = np.ones((rows.size, columns.size), int)
         shape = {"whole": square, "early": np.tril(square), "late": np.triu(square)}[sees]
         for time in range(rows.times):
@@ -39,8 +39,13 @@ def test_each_pair_of_a_document_is_in_one_tile(
     i, j = np.arange(rows[0], sum(rows))[:, None], np.arange(keys[0], sum(keys))
     before, after = reach or (20, 0 if causal else 20)
     wanted = (of[i] == of[j]) & (i - j <= before) & (j - i <= after)
-    found = tiles_inside(rows, keys, DOCUMENTS, partial(tiles, reach=reach, causal=causal))
-    assert (seen(found, rows[1], keys[1]) == wanted).all()
+    band = Band(documents=DOCUMENTS, before=before, after=after)
+    assert (seen([*band.tiles((rows,), (keys,))], rows[1], keys[1]) == wanted).all()
+    every = np.arange(20)
+    all_seen = (of[i] == of[every]) & (i - every <= before) & (every - i <= after)
+    assert band.pairs((rows,)) == all_seen.sum()
+    needed = {place for first, n in band.needed((rows,)) for place in range(first, first + n)}
+    assert needed == {*np.flatnonzero(all_seen.any(0))}
 
 
 def test_drawn_lengths() -> None:

@@ -121,7 +121,7 @@ def test_forward_operations_are_those_that_torch_counts(
     masked = any(x.window or x.documents for x in work.attentions)
     work = without_masks(work) if masked else work
     if any(x.sinks for x in work.attentions):
-        monkeypatch.setattr(Scores, "is_banded", False)
+        monkeypatch.setattr(Scores, "goes_in_tiles", False)
     step = one_step(work.model_copy(update={"mode": "forward"}))
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         run(step)
