@@ -32,7 +32,7 @@ from spbench.layers.attention import Folding, Scores
 from spbench.layers.blockwise import AttentionGrid, Part, folded_shard, pack, unpack, widths
 from spbench.layers.kernels import gradient_of_sinks, with_sinks
 from spbench.layers.memory_order import put_outermost
-from spbench.strategies.fixed_axis import AUTO, FixedAxis, FixedPlan
+from spbench.strategies.fixed_axis import AUTO, BalancedAxis, BalancedPlan, FixedPlan
 from spbench.strategies.refusals import (
     blocks_why_not,
     divisors,
@@ -50,11 +50,10 @@ from spbench.workload.workload import Workload
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class GridPlan(FixedPlan):
+class GridPlan(BalancedPlan):
     """Gathers in rows and columns of ranks, and the partial results back along the row."""
 
     strategy: Attention2D
-    zigzag: ClassVar[bool] = True
 
     @property
     def queries_stay(self) -> bool:
@@ -119,11 +118,11 @@ class GridPlan(FixedPlan):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Attention2D(FixedAxis):
+class Attention2D(BalancedAxis):
     """With ``rows`` of ranks, by default for the fewest bytes: the fewer key heads there are, the
     more rows; of equals as square as can be."""
 
-    forms: ClassVar[tuple[str, ...]] = ("rows=2",)
+    forms: ClassVar[tuple[str, ...]] = ("rows=2", "balance=work")
     plan: ClassVar[type[GridPlan]] = GridPlan
     rows: str = AUTO
 

@@ -10,12 +10,13 @@ from __future__ import annotations
 from abc import ABC
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import ClassVar, final
 
 from spbench.layers.heads import all_heads
 from spbench.strategies.base import Plan, Strategy
+from spbench.workload.balance import PositionWork, by_work
 from spbench.workload.block import Attention
 from spbench.workload.edges import Edges
 from spbench.workload.flattened import flattened
@@ -26,6 +27,8 @@ from spbench.workload.workload import Workload
 
 AUTO = "auto"
 """The value of an option that the strategy chooses by itself."""
+NEARLY_EVEN = 1.05
+"""Operations of the busiest rank over the mean that no note speaks of."""
 CHUNK_BYTES, MOST_CHUNKS = 2**20, 4
 """What ``auto`` sends a rank at once, at least, and in how many chunks, at most."""
 
@@ -95,7 +98,6 @@ class FixedPlan(Plan, ABC):
         masked = self.zigzag and self.ranks > 1 and self.workload.grows_along(self.axis)
         return self.shard(self.axis).in_words(self.axis) if masked else ""
 
-    @final
     def with_heads_of(self, part: Workload) -> FixedPlan:
         """Its options, axis and ranks, for a workload that differs in its heads alone."""
         return self.strategy.along(self.axis, part, self.ranks)
@@ -183,6 +185,56 @@ class FixedAxis(Strategy, ABC):
 
     def on(self, workload: Workload, ranks: int) -> FixedPlan:
         return self.on_cheapest_axis(workload, ranks)
+
+
+TOKENS, WORK = "tokens", "work"
+"""What shards are even by."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class BalancedAxis(FixedAxis, ABC):
+    """A strategy whose ranks attend with their own queries: ``balance`` says whether they hold as
+    many tokens, or have as much work, with fewer tokens where these see more keys."""
+
+    balance: str = TOKENS
+
+    def misfit(self, workload: Workload) -> str | None:
+        if self.balance not in (TOKENS, WORK):
+            return f"balance={self.balance} is not known; it may be {TOKENS} or {WORK}"
+        return super().misfit(workload)
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class BalancedPlan(FixedPlan, ABC):
+    """Shards as even as the option says: zigzag where later positions see more keys."""
+
+    strategy: BalancedAxis
+    zigzag: ClassVar[bool] = True
+    of_all: Workload | None = None
+    """The workload with the heads of all ranks, if this one has but some: all are cut alike."""
+
+    def shard(self, axis: str) -> Shard:
+        by_tokens = super().shard(axis)
+        if self.strategy.balance == TOKENS:
+            return by_tokens
+        return by_work(self.of_all or self.workload, axis, by_tokens)
+
+    def with_heads_of(self, part: Workload) -> FixedPlan:
+        return replace(self, workload=part, of_all=self.of_all or self.workload)
+
+    @property
+    def notes(self) -> str:
+        work = PositionWork(self.workload, self.axis)
+        if self.ranks == 1 or not work.uneven:
+            return ""
+        shard = self.shard(self.axis)
+        all_works, attention = work.imbalance(shard), work.imbalance_of_attention(shard)
+        if self.strategy.balance == TOKENS and attention <= NEARLY_EVEN:
+            return shard.in_words(self.axis) if self.workload.grows_along(self.axis) else ""
+        held = f"each rank holds {shard.runs_in_words(self.axis)}"
+        busiest = f"the busiest has {attention:.2f} times the mean of operations of attention"
+        tokens = f", {shard.imbalance:.2f} of tokens" if self.strategy.balance == WORK else ""
+        return f"{held}; {busiest}, {all_works:.2f} of all{tokens}"
 
 
 def padding_in_words(workload: Workload, ranks: int, pads: bool) -> str:

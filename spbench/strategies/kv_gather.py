@@ -52,7 +52,7 @@ from spbench.layers.kernels import (
     with_sinks,
 )
 from spbench.layers.memory_order import put_outermost
-from spbench.strategies.fixed_axis import FixedAxis, FixedPlan
+from spbench.strategies.fixed_axis import BalancedAxis, BalancedPlan
 from spbench.strategies.refusals import blocks_why_not
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.edges import Edges
@@ -64,11 +64,10 @@ from spbench.workload.workload import Workload
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class GatherPlan(FixedPlan):
+class GatherPlan(BalancedPlan):
     """A gather of keys and values; backward another, unless they are kept, and a scatter."""
 
     strategy: KVGather
-    zigzag: ClassVar[bool] = True
 
     @property
     def queries_stay(self) -> bool:
@@ -104,10 +103,10 @@ class GatherPlan(FixedPlan):
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class KVGather(FixedAxis):
+class KVGather(BalancedAxis):
     """With ``gather_again`` it gathers K and V anew for backward: less memory, more bytes."""
 
-    forms: ClassVar[tuple[str, ...]] = ("gather-again",)
+    forms: ClassVar[tuple[str, ...]] = ("gather-again", "balance=work")
     plan: ClassVar[type[GatherPlan]] = GatherPlan
     gather_again: bool = False
 

@@ -53,7 +53,7 @@ from spbench.layers.kernels import (
     with_sinks,
 )
 from spbench.layers.memory_order import put_outermost
-from spbench.strategies.fixed_axis import FixedAxis, FixedPlan
+from spbench.strategies.fixed_axis import BalancedAxis, BalancedPlan
 from spbench.strategies.refusals import biased_why_not, blocks_why_not
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.edges import Edges
@@ -65,11 +65,10 @@ from spbench.workload.workload import Workload
 
 @final
 @dataclass(frozen=True, kw_only=True, eq=False)
-class RingPlan(FixedPlan):
+class RingPlan(BalancedPlan):
     """A ring of keys and values forward; another, and their gradients behind it, backward."""
 
     strategy: Ring
-    zigzag: ClassVar[bool] = True
 
     @property
     def queries_stay(self) -> bool:
@@ -113,10 +112,10 @@ def _stopping(whole_bytes: int, sizes: Sizes, hops: int, wider: int) -> Traffic:
 
 @final
 @dataclass(frozen=True, kw_only=True)
-class Ring(FixedAxis):
+class Ring(BalancedAxis):
     """With ``half_gradients`` gradients of 16-bit keys travel in 16 bits, rounded at each hop."""
 
-    forms: ClassVar[tuple[str, ...]] = ("half-gradients",)
+    forms: ClassVar[tuple[str, ...]] = ("half-gradients", "balance=work")
     plan: ClassVar[type[RingPlan]] = RingPlan
     half_gradients: bool = False
 

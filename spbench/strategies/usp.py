@@ -29,7 +29,7 @@ from spbench.layers.heads import (
     traffic_in_groups,
 )
 from spbench.strategies import refusals
-from spbench.strategies.fixed_axis import AUTO, FixedAxis, FixedPlan, padding_in_words
+from spbench.strategies.fixed_axis import AUTO, TOKENS, FixedAxis, FixedPlan, padding_in_words
 from spbench.strategies.registry import ACROSS, exchange
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.mesh import Mesh
@@ -135,17 +135,19 @@ class USPPlan(FixedPlan):
 class USP(FixedAxis):
     """Groups of ``ulysses`` ranks, by default for the fewest bytes; ``padded``: of equal heads."""
 
-    forms: ClassVar[tuple[str, ...]] = ("ulysses=2", "padded")
+    forms: ClassVar[tuple[str, ...]] = ("ulysses=2", "padded", "balance=work")
     plan: ClassVar[type[USPPlan]] = USPPlan
     ulysses: str = AUTO
     across: str = ACROSS[0]
     rows: str = AUTO
+    balance: str = TOKENS
     padded: bool = False
 
     @property
     def other(self) -> FixedAxis:
         """The strategy across groups."""
-        return exchange(self.across, shard_axis=self.shard_axis, rows=self.rows)
+        options = {"shard_axis": self.shard_axis, "rows": self.rows, "balance": self.balance}
+        return exchange(self.across, **options)
 
     def misfit(self, workload: Workload) -> str | None:
         unfit = refusals.across_misfit(self.across, ACROSS)
@@ -187,7 +189,7 @@ class USP(FixedAxis):
             ranks=ranks,
             layout=(axis,) * len(workload.stack),
             size=size,
-            across=self.other.along(axis, first, ranks // size),
+            across=self.other.along(axis, workload, ranks // size).with_heads_of(first),
         )
 
     def alternatives(self, workload: Workload, ranks: int) -> Sequence[FixedPlan]:

@@ -34,9 +34,10 @@ SHARP_DTYPES = ("float64", "float32")
 """In 16 bits one device does not survive sharp scores either."""
 FAILED = "FAILED"
 SHARP_SHAPES = ("attention-only", "causal-only")
-FORM_SHAPES = ("axes-2d", "axes-2d-uneven", "causal", "few-key-heads", "streams", "deep", "guided")
-"""Axes that divide, uneven axes and heads, a mask, few keys, text beside, an optimizer,
-guidance."""
+FORM_SHAPES: tuple[str, ...] = ("axes-2d", "axes-2d-uneven", "causal", "few-key-heads", "streams")
+FORM_SHAPES += ("deep", "guided", "documents")
+"""Axes that divide, uneven axes and heads, a mask, few keys, text beside, an optimizer, guidance,
+documents."""
 
 MESH_SHAPES = ("causal", "streams")
 """A mask, and text beside, at a batch of two."""

@@ -21,6 +21,7 @@ from dataclasses import dataclass
 
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
 from spbench.workload.fields import ACROSS_HEADS
+from spbench.workload.mask import Runs
 from spbench.workload.sharding import Sizes, Stretch
 from spbench.workload.workload import Workload
 
@@ -166,7 +167,7 @@ def executed_flops(workload: Workload) -> int:
     again = 0
     if workload.recomputes_attention:
         again = sum(
-            _score_flops(place.sublayer, workload)
+            score_flops(place.sublayer, workload)
             for place in workload.places
             if isinstance(place.sublayer, Attention)
         )
@@ -176,10 +177,10 @@ def executed_flops(workload: Workload) -> int:
 def forward_flops(workload: Workload) -> int:
     """Operations of forward of the whole batch, all ranks together."""
     if workload.is_attention_alone:
-        return _score_flops(workload.attentions[0], workload)
+        return score_flops(workload.attentions[0], workload)
     hidden, tokens = workload.hidden, workload.samples * workload.tokens
     total = sum(
-        part.depth * _sublayer_flops(sublayer, workload)
+        part.depth * sublayer_flops(sublayer, workload)
         for part in workload.parts
         for sublayer in part.block
     )
@@ -192,7 +193,7 @@ def forward_flops(workload: Workload) -> int:
 def block_flops(workload: Workload) -> list[int]:
     """Operations of forward of each block of the stack; all that is in none counts to the last."""
     of_stacks = [
-        [sum(_sublayer_flops(sublayer, workload) for sublayer in part.block)] * part.depth
+        [sum(sublayer_flops(sublayer, workload) for sublayer in part.block)] * part.depth
         for part in workload.parts
     ]
     blocks = [flops for of_stack in of_stacks for flops in of_stack]
@@ -200,13 +201,14 @@ def block_flops(workload: Workload) -> list[int]:
     return blocks
 
 
-def _sublayer_flops(sublayer: Sublayer, workload: Workload) -> int:
+def sublayer_flops(sublayer: Sublayer, workload: Workload) -> int:
+    """Operations of a sublayer in forward, all ranks together."""
     hidden, tokens = workload.hidden, workload.samples * workload.all_tokens
     match sublayer:
         case Attention():
             width = sum(workload.qkv_widths) + workload.result_width
-            beside = _sublayer_flops(sublayer.beside, workload) if sublayer.beside else 0
-            return 2 * tokens * hidden * width + _score_flops(sublayer, workload) + beside
+            beside = sublayer_flops(sublayer.beside, workload) if sublayer.beside else 0
+            return 2 * tokens * hidden * width + score_flops(sublayer, workload) + beside
         case CrossAttention():
             tokens = workload.samples * workload.tokens
             width = math.prod(workload.cross_heads(sublayer))
@@ -217,18 +219,26 @@ def _sublayer_flops(sublayer: Sublayer, workload: Workload) -> int:
             return 2 * (sublayer.ways_in + 1) * tokens * hidden * workload.columns(sublayer)
 
 
-def _score_flops(attention: Attention, workload: Workload) -> int:
+def pairs_seen(attention: Attention, workload: Workload, rows: Runs) -> int:
+    """Pairs of a query at these positions of one attended sequence and a key that it sees, without
+    a projection."""
+    if mask := workload.mask(attention):
+        return mask.pairs(rows)
+    if attention.causal:  # query i sees the keys 0 to i
+        return sum(n * first + n * (n + 1) // 2 for first, n in rows)
+    return sum(n for _, n in rows) * workload.length(attention)
+
+
+def score_flops(attention: Attention, workload: Workload) -> int:
+    """Operations of the scores of one attention in forward, and of their product with values."""
     # Of each pair of query and key a product of queries' size, and one of results'.
     width = workload.attention_width + workload.result_width
     tokens, length = workload.samples * workload.all_tokens, workload.length(attention)
-    if mask := workload.mask(attention):
-        return 2 * tokens // length * mask.pairs(((0, length),)) * width
-    if attention.causal:
-        return tokens * (length + 1) * width  # 2 x the mean number of keys, (length + 1) / 2
     if attention.projection:
         # Each position against the projected keys, and each key and value into the projection.
         _, *keys_values = workload.qkv_widths
         return 2 * tokens * attention.projection * (width + sum(keys_values))
     # The bias of each head is a product over the channels of each pair of positions.
-    pairs = workload.samples * length**2 * (attention.pair_bias or 0) * workload.heads
-    return 2 * tokens * length * width + 2 * pairs
+    biases = workload.samples * length**2 * (attention.pair_bias or 0) * workload.heads
+    pairs = tokens // length * pairs_seen(attention, workload, ((0, length),))
+    return 2 * pairs * width + 2 * biases

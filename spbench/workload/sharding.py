@@ -110,9 +110,17 @@ class Shard:
         """
         chunks = shard_sizes(length, 2 * ranks)
         # Reversed: a longer late chunk weighs more than a longer early one.
-        zigzags = [_zigzag(dim, sizes) for sizes in (chunks, chunks[::-1])]
+        zigzags = [cls.zigzag(dim, sizes) for sizes in (chunks, chunks[::-1])]
         choices = [shard for shard in zigzags if min(shard.sizes)]  # no rank is left without any
         return min([*choices, cls.even(dim, length, ranks)], key=lambda shard: max(shard.scores))
+
+    @classmethod
+    def zigzag(cls, dim: int, chunks: Sizes) -> "Shard":
+        """Zigzag shards of chunks of these sizes: of 2 N rank r holds chunks r and 2 N - 1 - r."""
+        runs = runs_of(chunks)
+        # 0 with 7, 1 with 6, ...: what the early one lacks in keys, the late one has more.
+        pairs = zip(runs[: len(runs) // 2], reversed(runs), strict=False)
+        return cls(dim, tuple(tuple(run for run in pair if run[1]) for pair in pairs))
 
     @cached_property
     def cuts(self) -> "tuple[Shard, ...]":
@@ -194,11 +202,14 @@ class Shard:
 
     def in_words(self, axis: str) -> str:
         """How a causally masked ``axis`` is shared, with any imbalance above 5 %."""
-        zigzag = any(len(runs) > 1 for runs in self.runs)
-        part = f"an early and a late chunk of {axis} (zigzag)" if zigzag else f"one run of {axis}"
         ratio = self.score_imbalance
         uneven = f"; the busiest has {ratio:.2f} times the mean of scores" if ratio > 1.05 else ""
-        return f"each rank holds {part}{uneven}"
+        return f"each rank holds {self.runs_in_words(axis)}{uneven}"
+
+    def runs_in_words(self, axis: str) -> str:
+        """What each rank holds of ``axis``."""
+        zigzag = any(len(runs) > 1 for runs in self.runs)
+        return f"an early and a late chunk of {axis} (zigzag)" if zigzag else f"one run of {axis}"
 
     @property
     def score_imbalance(self) -> float:
@@ -249,10 +260,3 @@ def merged_runs(runs: Iterable[Run]) -> tuple[Run, ...]:
         else:
             merged.append((first, length))
     return tuple(merged) or ((0, 0),)
-
-
-def _zigzag(dim: int, chunks: Sizes) -> Shard:
-    runs = runs_of(chunks)
-    # 0 with 7, 1 with 6, ...: what the early one lacks in keys, the late one has more.
-    pairs = zip(runs[: len(runs) // 2], reversed(runs), strict=False)
-    return Shard(dim, tuple(tuple(run for run in pair if run[1]) for pair in pairs))
