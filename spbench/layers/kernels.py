@@ -18,9 +18,10 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from contextvars import ContextVar
 from dataclasses import dataclass
-from functools import partial
+from functools import lru_cache, partial
 from typing import Any, NamedTuple, final
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor
@@ -486,7 +487,10 @@ def attend_apart(q: Tensor, k: Tensor, v: Tensor, tiles: Sequence[Tile]) -> Tens
         given = (x.flatten(0, 1) for x in (*_stretches(tile.rows, q), *_stretches(tile.keys, k, v)))
         out = kernel(*given, is_causal=tile.sees == "early").unflatten(0, (len(q), -1))
         outs.append(_joined(out).transpose(1, 2))
-    return torch.cat(outs, 1).transpose(1, 2)
+    joined = torch.cat(outs, 1)
+    if (back := _back((*tiles,), joined.device)) is not None:
+        joined = joined.index_select(1, back)
+    return joined.transpose(1, 2)
 
 
 def attend_tiles(
@@ -534,7 +538,7 @@ def add_tiles(total: Part, q: Tensor, k: Tensor, v: Tensor, tiles: Sequence[Tile
         merge(own, Part(*(x.unflatten(0, (many, -1)) for x in part)))
         if isinstance(tile.rows, Picks):  # what was merged into is a copy
             for whole, rows in zip(total, own, strict=True):
-                whole.index_copy_(2, _index(tile.rows, whole), _joined(rows))
+                whole.index_copy_(2, _index(tile.rows, whole.device), _joined(rows))
 
 
 def add_gradients_of_tiles(
@@ -551,7 +555,7 @@ def add_gradients_of_tiles(
         for total, where, gradient in zip(sums, places, found, strict=True):
             part = _turned(tile, gradient).unflatten(0, (len(total), -1))
             if isinstance(where, Picks):
-                total.index_add_(2, _index(where, total), _joined(part).to(total.dtype))
+                total.index_add_(2, _index(where, total.device), _joined(part).to(total.dtype))
             else:
                 _stretches(where, total)[0].add_(part)
 
@@ -598,16 +602,29 @@ class _OfTiles(torch.autograd.Function):
 def _stretches(where: Strip | Picks, *tensors: Tensor) -> list[Tensor]:
     """(b, Z, S, ...) as stretches, (b, count, Z, size, ...): of a strip as views."""
     if isinstance(where, Picks):
-        picked = (x.index_select(2, _index(where, x)) for x in tensors)
-        return [x.unflatten(2, where.places.shape).transpose(1, 2) for x in picked]
+        # As kernels leave them, (b, S, Z, ...), all heads of a position are in one piece.
+        moved = (x.movedim(1, 2) for x in tensors)
+        picked = (x.index_select(1, _index(where, x.device)) for x in moved)
+        return [x.unflatten(1, where.places.shape).movedim(3, 2) for x in picked]
     strip, length = where, (where.times - 1) * where.step + where.size
     apart = (x.narrow(2, strip.first, length).unfold(2, strip.size, strip.step) for x in tensors)
     # (b, Z, count, ..., size): the stretch that unfolds goes last
     return [x.movedim(-1, 3).transpose(1, 2) for x in apart]
 
 
-def _index(picks: Picks, x: Tensor) -> Tensor:
-    return torch.as_tensor(picks.places.reshape(-1), device=x.device)
+@lru_cache(maxsize=200)
+def _index(picks: Picks, device: torch.device) -> Tensor:
+    """The places end to end, on a device: brought there once."""
+    return torch.as_tensor(picks.places.reshape(-1), device=device)
+
+
+@lru_cache(maxsize=100)
+def _back(tiles: tuple[Tile, ...], device: torch.device) -> Tensor | None:
+    """Where each position is in the tiles end to end; None: all are in order."""
+    if not any(isinstance(tile.rows, Picks) for tile in tiles):
+        return None
+    rows = [tile.rows.places.reshape(-1) for tile in tiles if isinstance(tile.rows, Picks)]
+    return torch.as_tensor(np.argsort(np.concatenate(rows)), device=device)
 
 
 def _joined(stretches: Tensor) -> Tensor:

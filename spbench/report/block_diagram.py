@@ -270,6 +270,11 @@ def _transfers(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
     yield packed((at, figure) for (at, _), figure in zip(legs, figures, strict=True))
 
 
+def _lengths(value: int | tuple[int, ...]) -> str:
+    """'128', or '2 x 6 x 12'."""
+    return str(value) if isinstance(value, int) else " x ".join(map(str, value))
+
+
 def _listed(ops: Sequence[str]) -> str:
     """'2 rings', or 'gather, scatter'."""
     return ", ".join(_counted(list(same)) for _, same in groupby(ops))
@@ -385,7 +390,8 @@ def _name(sublayer: Sublayer, width: int, text: int) -> list[str]:
             words = [f"attention{alone}", f"over {', '.join(sublayer.axes)}"]
             words += [f"and text {text}"] if text else []
             words += ["causal"] if sublayer.causal else []
-            words += [f"window {sublayer.window}"] if sublayer.window else []
+            words += [f"window {_lengths(sublayer.window)}"] if sublayer.window else []
+            words += [f"shift {_lengths(sublayer.shift)}"] if sublayer.shift else []
             words += ["sinks"] if sublayer.sinks else []
             words += ["documents"] if sublayer.documents else []
             words += [f"to {sublayer.projection}"] if sublayer.projection else []

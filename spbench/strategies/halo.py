@@ -10,7 +10,8 @@ sends what lies so near to others' queries, and attends to its own keys meanwhil
     dK, dV                    of the edges back, summed where the keys are          2 w K / S
 
 with w = before + after, K the bytes of all keys and S positions: no rank sends more, however many
-there are. Edges may reach over several ranks, and a rank may hold several runs of positions.
+there are. Edges may reach over several ranks, and a rank may hold several runs of positions. Where
+windows are boxes of several axes, an edge is what a rank has of boxes that others have a part of.
 Attentions without a window go by another strategy, Ulysses unless it is named.
 """
 
@@ -38,11 +39,12 @@ from spbench.layers.kernels import (
     with_sinks,
 )
 from spbench.layers.memory_order import put_outermost
-from spbench.strategies.fixed_axis import FixedAxis, FixedPlan
+from spbench.strategies.fixed_axis import AUTO, FixedAxis, FixedPlan
 from spbench.strategies.refusals import across_misfit
 from spbench.strategies.registry import WHOLE, exchange
 from spbench.workload.block import Attention, Mlp, Stack, Sublayer
 from spbench.workload.edges import Edge, Edges
+from spbench.workload.flattened import flattened
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Run, Shard
 from spbench.workload.traffic import Traffic, Transfer
@@ -117,6 +119,14 @@ class Halo(FixedAxis):
     def other(self) -> FixedAxis:
         """The strategy of attentions without a window."""
         return exchange(self.whole, shard_axis=self.shard_axis)
+
+    def flattened(self, workload: Workload) -> Workload:
+        """Boxes have short edges along an axis, and long ones along several in a row: these axes
+        are cut by themselves."""
+        if self.shard_axis != AUTO:
+            return super().flattened(workload)
+        boxed = [each.axes for each in workload.attentions if isinstance(each.window, tuple)]
+        return flattened(workload, apart={axis for axes in boxed for axis in axes})
 
     def misfit(self, workload: Workload) -> str | None:
         unfit = across_misfit(self.whole, WHOLE)

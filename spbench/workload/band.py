@@ -14,7 +14,7 @@ All blocks that have all of their keys at hand are one tile, which a kernel take
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from itertools import groupby
@@ -106,7 +106,34 @@ def _all_tiles(band: Band, rows: Runs, keys: Runs) -> tuple[Tile, ...]:
                 found += [_moved(tile, *places) for tile in own]
                 at_key += other[1]
         at_row += run[1]
-    return tuple(found)
+    return tuple(_together(found))
+
+
+def _together(tiles: Sequence[Tile]) -> Iterator[Tile]:
+    """Tiles of one size that begin at equal distances, one after another, as one: of chunks, and of
+    documents that are as long."""
+    last: Tile | None = None
+    for tile in tiles:
+        joint = last and _joint(last, tile)
+        if joint is None and last is not None:
+            yield last
+        last = joint or tile
+    if last is not None:
+        yield last
+
+
+def _joint(one: Tile, other: Tile) -> Tile | None:
+    """Both as one tile; None: they are not alike, or not apart."""
+    joint: list[Strip] = []
+    for a, b in ((one.rows, other.rows), (one.keys, other.keys)):
+        assert isinstance(a, Strip) and isinstance(b, Strip), "a band has strips"
+        step = b.first - (a.first + (a.times - 1) * a.step)
+        is_next = step == a.step or a.times == 1
+        if a.size != b.size or b.times > 1 or step < a.size or not is_next:
+            return None
+        joint.append(Strip(a.first, a.size, step, a.times + 1))
+    rows, keys = joint
+    return Tile(rows, keys, one.sees) if one.sees == other.sees else None
 
 
 def _common(one: Run, other: Run) -> Run:

@@ -54,6 +54,42 @@ def _axes(value: Any) -> Any:
     raise ValueError(f"attention is {value!r}: name an axis, or several as in [time, height]")
 
 
+def _is_whole(number: Any, least: int) -> bool:
+    return isinstance(number, int) and not isinstance(number, bool) and least <= number < 2**31
+
+
+def _window(value: Any) -> Any:
+    """A number of keys, or a length for each axis. Raises ValueError for anything else."""
+    if value is None or _is_whole(value, 1):
+        return value
+    if isinstance(value, (list, tuple)) and value and all(_is_whole(n, 1) for n in value):
+        return tuple(value)
+    raise ValueError(
+        f"window is {value!r}: write the keys that a position sees, as in 128, or the lengths of a "
+        "box along each axis, as in [2, 6, 12]"
+    )
+
+
+def _shift(value: Any) -> Any:
+    """Positions along each axis. Raises ValueError for anything else."""
+    if value is None:
+        return None
+    if isinstance(value, (list, tuple)) and value and all(_is_whole(n, 0) for n in value):
+        return tuple(value)
+    raise ValueError(
+        f"shift is {value!r}: write where the first box begins along each axis, as in [1, 3, 6]"
+    )
+
+
+def _words(value: Any) -> Any:
+    """Names of axes, from a word or a list of words. Raises ValueError for anything else."""
+    if isinstance(value, str):
+        return (value,)
+    if isinstance(value, (list, tuple)) and all(isinstance(word, str) for word in value):
+        return tuple(value)
+    raise ValueError(f"wraps is {value!r}: name an axis, or several as in [lat, lon]")
+
+
 class DrawnDocuments(Frozen):
     """Lengths of documents that are drawn, with this mean, until they fill the sequence."""
 
@@ -72,17 +108,13 @@ def _documents(value: Any) -> Any:
     if value is None or isinstance(value, DrawnDocuments):
         return value
 
-    def is_whole(number: Any, least: int) -> bool:
-        is_int = isinstance(number, int) and not isinstance(number, bool)
-        return is_int and least <= number < 2**31
-
     if isinstance(value, dict):
         if not {"mean"} <= value.keys() <= {"mean", "seed"}:
             keys = ", ".join(map(str, value)) or "nothing"
             raise ValueError(f"documents has {keys}: {DOCUMENTS}")
-        if not is_whole(value["mean"], 1):
+        if not _is_whole(value["mean"], 1):
             raise ValueError(f"documents of mean {value['mean']!r}: write 1 or more positions")
-        if not is_whole(value.get("seed", 0), 0):
+        if not _is_whole(value.get("seed", 0), 0):
             raise ValueError(
                 f"documents of seed {value['seed']!r}: write a whole number, 0 or more"
             )
@@ -90,7 +122,7 @@ def _documents(value: Any) -> Any:
     if not isinstance(value, (list, tuple)) or not value:
         raise ValueError(f"documents is {value!r}: {DOCUMENTS}")
     for length in value:
-        if not is_whole(length, 1):
+        if not _is_whole(length, 1):
             raise ValueError(f"a document of {length!r} positions: each has 1 or more")
     return tuple(value)
 
@@ -137,9 +169,14 @@ class Attention(BlockItem):
     axes: Annotated[tuple[str, ...], BeforeValidator(_axes)] = Field(alias="attention")
     causal: bool = False
     """Whether a position sees only itself and earlier ones."""
-    window: Size | None = None
+    window: Annotated[int | tuple[int, ...] | None, BeforeValidator(_window)] = None
     """Keys that a position sees, itself among them: those up to it where ``causal``, else as many
-    on both sides."""
+    on both sides. A length for each axis instead: boxes of such lengths that fill the axes, in each
+    of which all positions see each other; of one axis chunks, where ``causal`` may be set."""
+    shift: Annotated[tuple[int, ...] | None, BeforeValidator(_shift)] = None
+    """The first position of each axis where a box begins; None: 0."""
+    wraps: Annotated[tuple[str, ...], BeforeValidator(_words)] = ()
+    """Axes whose ends are neighbours: the box that a shift parts there is one."""
     sinks: bool = False
     """Whether each head has a learned score that takes part in every softmax, without a value."""
     documents: Annotated[Documents | None, BeforeValidator(_documents)] = None
@@ -158,7 +195,7 @@ class Attention(BlockItem):
     """Whether text tokens have weights of their own here and beside it, as in blocks of two
     streams."""
 
-    @field_serializer("axes")
+    @field_serializer("axes", "wraps")
     def _word_or_list(self, axes: tuple[str, ...]) -> str | list[str]:
         return axes[0] if len(axes) == 1 else list(axes)
 
@@ -169,7 +206,7 @@ class Attention(BlockItem):
     @property
     def reach(self) -> Reach | None:
         """Keys before its own position and behind it that a position sees; None: no window."""
-        if self.window is None:
+        if not isinstance(self.window, int):
             return None
         if self.causal:
             return self.window - 1, 0

@@ -35,6 +35,17 @@ def drawn(length: int, mean: int, seed: int) -> Sizes:
     return tuple(lengths)
 
 
+def chunked(length: int, size: int, first: int) -> Sizes:
+    """Stretches of a sequence that are ``size`` long, from position ``first`` on, and what is left
+    at its ends.
+
+    >>> chunked(10, 4, 1)
+    (1, 4, 4, 1)
+    """
+    bounds = sorted({0, *range(first, length, size), length})
+    return tuple(end - begin for begin, end in pairwise(bounds))
+
+
 @lru_cache(maxsize=100)
 def resized(lengths: Sizes, length: int) -> Sizes:
     """Documents of a sequence that became longer or shorter: each end moves in proportion. One that

@@ -25,7 +25,7 @@ from spbench.workload.block import (
     Stack,
     Sublayer,
 )
-from spbench.workload.documents import drawn, resized
+from spbench.workload.documents import chunked, drawn, resized
 from spbench.workload.mask import Mask
 from spbench.workload.sharding import Sizes, Stretch
 
@@ -398,18 +398,39 @@ class WorkloadFields(Frozen):
 
     def rotary_axes(self, attention: Attention) -> tuple[str, ...]:
         """The axes of the model that turn queries and keys where it attends, in tensor order."""
-        attended = [
-            name for axis in self.axes if axis in attention.axes for name in self.grid(axis)
-        ]
+        attended = self.coordinates_of(attention)
         return tuple(name for name in attended if self.position_of(name) == "rotary")
 
     def mask(self, attention: Attention) -> Mask | None:
         """Which keys a query sees where it attends; None: all, or all up to its position."""
-        documents, length = self.documents(attention), self.length(attention)
+        names, documents = self.coordinates_of(attention), self.documents(attention)
+        if isinstance(attention.window, tuple):
+            if len(names) > 1 or attention.wraps:
+                return self._boxes(attention, attention.window)
+            (size,), (first,) = attention.window, attention.shift or (0,)
+            documents = chunked(self.length(attention), size, first)
+        length = self.length(attention)
         if attention.reach is None and not documents:
             return None
         before, after = attention.reach or (length, 0 if attention.causal else length)
         return Band(documents=documents or (length,), before=before, after=after)
+
+    def _boxes(self, attention: Attention, window: tuple[int, ...]) -> Mask:
+        from spbench.workload.boxes import Boxes  # and numpy, which no other workload needs
+
+        names = self.coordinates_of(attention)
+        return Boxes(
+            lengths=tuple(self.coordinates[name] for name in names),
+            window=window,
+            shift=attention.shift or (0,) * len(window),
+            wraps=tuple(name in attention.wraps for name in names),
+        )
+
+    def coordinates_of(self, attention: Attention) -> tuple[str, ...]:
+        """The axes of the model that it goes along, in tensor order."""
+        return tuple(
+            name for axis in self.axes if axis in attention.axes for name in self.grid(axis)
+        )
 
     def is_causal(self, axis: str) -> bool:
         """Whether some attention along ``axis`` is causal."""

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from math import prod
 from typing import TYPE_CHECKING, Literal, NamedTuple
@@ -34,7 +35,8 @@ class Strip(NamedTuple):
     times: int = 1
 
 
-class Picks(NamedTuple):
+@dataclass(frozen=True, eq=False)  # compared by identity: they are made once
+class Picks:
     """Stretches of positions that lie anywhere."""
 
     places: ndarray

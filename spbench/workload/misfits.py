@@ -194,12 +194,7 @@ def _check_attention(attention: Attention, work: WorkloadFields, path: KeyPath) 
     if banded and set(special) - {"causal"}:
         message = f"one attention cannot have both {special[-1]} and {banded[0]}"
         raise MisfitError(message, (*path, banded[0]))
-    if attention.window and len(attention.axes) > 1:
-        message = (
-            f"window {attention.window} goes along one axis, not {', '.join(attention.axes)}; "
-            "name one, or leave the window out"
-        )
-        raise MisfitError(message, (*path, "window"))
+    _check_window(attention, work, path)
     _check_documents(attention, work, (*path, "documents"))
     special += banded
     if work.text:
@@ -222,6 +217,54 @@ def _check_attention(attention: Attention, work: WorkloadFields, path: KeyPath) 
             ("hidden",),
             path,
         )
+
+
+def _check_window(attention: Attention, work: WorkloadFields, path: KeyPath) -> None:
+    """Raises MisfitError for a window, or a shift of one, that does not go with the axes."""
+    if isinstance(attention.window, tuple):
+        _check_boxes(attention, attention.window, work, path)
+    elif attention.window and len(attention.axes) > 1:
+        lengths = ", ".join(str(min(6, work.axes[axis])) for axis in attention.axes)
+        message = (
+            f"window {attention.window} goes along one axis, not {', '.join(attention.axes)}; "
+            f"name one, or write a length for each axis, as in window: [{lengths}]"
+        )
+        raise MisfitError(message, (*path, "window"))
+    for key in ("shift", "wraps"):
+        if getattr(attention, key) and not isinstance(attention.window, tuple):
+            message = f"{key} moves boxes along several axes; write window: [...] beside it"
+            raise MisfitError(message, (*path, key))
+
+
+def _check_boxes(
+    attention: Attention, window: tuple[int, ...], work: WorkloadFields, path: KeyPath
+) -> None:
+    """Raises MisfitError for boxes that do not go with the axes, or with what else is there."""
+    # Of one axis they are a mask of documents, inside of which there may be another.
+    excluded = ("causal", "sinks") if len(attention.axes) > 1 or attention.wraps else ()
+    others = [key for key in (*excluded, "documents") if getattr(attention, key)]
+    if others:
+        message = f"boxes of window {[*window]} go without {others[0]}; leave out one of the two"
+        raise MisfitError(message, (*path, others[0]))
+    axes = [axis for axis in work.axes if axis in attention.axes]
+    if [*attention.axes] != axes:
+        message = f"axes of a window are named as in the tensor; write [{', '.join(axes)}]"
+        raise MisfitError(message, (*path, "attention"))
+    for key, lengths in (("window", window), ("shift", attention.shift)):
+        if lengths is not None and len(lengths) != len(axes):
+            message = f"{key} {[*lengths]} needs a number for each of {', '.join(axes)}"
+            raise MisfitError(message, (*path, key))
+    for axis, length, first in zip(axes, window, attention.shift or (0,) * len(axes), strict=True):
+        if length > work.axes[axis]:
+            message = f"a window of {length} is longer than the {work.axes[axis]} of {axis}"
+            raise MisfitError(f"{message}; use at most that", (*path, "window"), ("axes", axis))
+        if first >= length:
+            message = f"a shift of {first} along {axis} is not below its window of {length}"
+            raise MisfitError(f"{message}; use 0 to {length - 1}", (*path, "shift"))
+    for axis in attention.wraps:
+        if axis not in axes:
+            message = f"wraps names {axis!r}, and the attention has {', '.join(axes)}"
+            raise MisfitError(message, (*path, "wraps"))
 
 
 def _check_documents(attention: Attention, work: WorkloadFields, path: KeyPath) -> None:

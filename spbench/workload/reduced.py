@@ -9,13 +9,14 @@ They are tried from the least reduced on, and the first that fits is taken:
                     side inputs
     axes as one     those that are cut as one, to a few positions for each rank of all together
 
-Documents become shorter as their axis does. What makes shards uneven stays: each axis, and with it
-the product of those that are one, keeps its remainder modulo the ranks, or modulo its 2 x ranks
-chunks if causal, and the number of heads stays. At last only the product of those keeps it.
+Documents become shorter as their axis does, and boxes so small that there are two along each axis.
+What makes shards uneven stays: each axis, and with it the product of those that are one, keeps its
+remainder modulo the ranks, or modulo its 2 x ranks chunks if causal, and the number of heads stays.
+At last only the product of those keeps it.
 """
 
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
 
 from pydantic import ValidationError
@@ -74,6 +75,8 @@ def _on_axes(work: Workload, axes: dict[str, int]) -> Workload:
     """On axes of other lengths, with documents that are shorter or longer in proportion."""
 
     def fitted(sublayer: Sublayer) -> Sublayer:
+        if isinstance(sublayer, Attention) and isinstance(sublayer.window, tuple):
+            return _boxed(sublayer, sublayer.window, [axes[axis] for axis in sublayer.axes])
         if not isinstance(sublayer, Attention) or sublayer.documents is None:
             return sublayer
         (axis,) = sublayer.axes
@@ -89,6 +92,17 @@ def _on_axes(work: Workload, axes: dict[str, int]) -> Workload:
         part.model_copy(update={"block": tuple(map(fitted, part.block))}) for part in work.parts
     ]
     return work.with_parts(parts).model_copy(update={"axes": axes})
+
+
+def _boxed(attention: Attention, window: Sequence[int], lengths: Sequence[int]) -> Attention:
+    """With boxes of which there are two along each axis, at least, where there were several."""
+    smaller = tuple(
+        min(n, math.ceil(length / 2)) for n, length in zip(window, lengths, strict=True)
+    )
+    shift = attention.shift and tuple(
+        min(first, n // 2) for first, n in zip(attention.shift, smaller, strict=True)
+    )
+    return attention.model_copy(update={"window": smaller, "shift": shift})
 
 
 def _named(work: Workload, reduced: Workload) -> Workload:
@@ -194,6 +208,7 @@ def _widths(work: Workload, head_dim: int) -> dict[str, int]:
 
 def _smaller(sublayer: Sublayer) -> Sublayer:
     sizes = {key: getattr(sublayer, key, None) for key in SIDES}
+    lengths = {key: size for key, size in sizes.items() if isinstance(size, int)}
     return sublayer.model_copy(
-        update={key: min(size, SIDES[key]) for key, size in sizes.items() if size}
+        update={key: min(size, SIDES[key]) for key, size in lengths.items() if size}
     )

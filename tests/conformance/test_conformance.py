@@ -35,7 +35,7 @@ ON_THREADS = [
 """Shapes of a short run on threads: those that processes leave, but for the even ones, and one that
 the weight updates of tests/unit/worker/test_optimizer.py prove."""
 ONE_BLOCK = ("axes-3d-uneven", "causal", "few-key-heads", "joint", "mixed", "pair-bias")
-ONE_BLOCK += ("projected", "wide-heads", "wide-keys", "windows")
+ONE_BLOCK += ("projected", "wide-heads", "wide-keys", "windows", "boxes")
 """Shapes whose blocks a short run does not repeat: others, stacks among them, have several."""
 LONG_RANKS = [pytest.param(ranks, marks=pytest.mark.long) for ranks in (1, *ON_PROCESSES)]
 """Numbers of ranks on threads of a full run: others are proved by processes, or send nothing."""

@@ -39,8 +39,18 @@ def attentions(draw: st.DrawFn, names: tuple[str, ...], text: int) -> dict[str, 
     )
     if special in ({}, {"causal": True}):
         special = special | draw(st.sampled_from([{}, {}, {"sinks": True}, *WINDOWS]))
+    if special == {} and draw(st.integers(0, 3)) == 0:
+        special, axes = draw(boxes(axes)), [axis for axis in names if axis in axes]
     beside = draw(st.sampled_from([{}, {}, {"beside": {"mlp": 1.3}}, {"beside": SWIGLU}]))
     return {"attention": axes, **special, **beside}
+
+
+@st.composite
+def boxes(draw: st.DrawFn, axes: list[str]) -> dict[str, Any]:
+    """Windows of all of these axes, shifted or not, some of which may wrap."""
+    window = [draw(st.integers(1, 3)) for _ in axes]
+    shift = draw(st.sampled_from([None, [0] * len(window), [n // 2 for n in window]]))
+    return {"window": window, "shift": shift, "wraps": draw(st.sampled_from([[], axes[:1]]))}
 
 
 def as_stacks(stacks: list[dict[str, Any]]) -> dict[str, Any]:

@@ -27,7 +27,7 @@ from spbench.workload.config_names import names
 from spbench.workload.traffic import Count
 from spbench.workload.workload import Workload
 
-BY_DAY = ("axes-2d-uneven", "pair-bias", "windows")
+BY_DAY = ("axes-2d-uneven", "pair-bias", "windows", "boxes")
 SHAPES = [find(name, "verify") for name in names("verify") if ALL or name in BY_DAY]
 RANKS = 4
 Computed = Counter[tuple[str, tuple[int, ...], int, bool]]
@@ -62,7 +62,8 @@ def real_step(workload: Workload, strategy: str) -> list[tuple[Computed, Count]]
     def rank_main(transport: ThreadTransport) -> tuple[Computed, Count]:
         gradients = ThreadTransport(transport.rank, second)
         transports = Transports(strategy=transport, gradients=gradients)
-        step = Step(load(strategy).on(workload, RANKS), transports, torch.device("cpu"))
+        plan = load(strategy).on(load(strategy).flattened(workload), RANKS)
+        step = Step(plan, transports, torch.device("cpu"))
         given = step.seeded_inputs()
         with Watched() as watched:
             step(*given)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Any
 
 import numpy as np
@@ -29,6 +30,7 @@ from spbench.layers.kernels import (
 from spbench.strategies.registry import load
 from spbench.workload.band import Band, Reach
 from spbench.workload.block import Attention
+from spbench.workload.boxes import Boxes
 from spbench.workload.catalogue import find
 
 LARGE = KernelLimits(folded_batch=2**40, elements=2**60)
@@ -274,6 +276,43 @@ def test_windows_and_sinks_position_by_position(
     leaves = given if has_sinks else given[:3]
     found = [out, *torch.autograd.grad(out, leaves, torch.tensor(grad))]
     for right, got in zip(wanted, found, strict=False):
+        assert np.abs(got.detach().numpy() - right).max() < 1e-13
+
+
+@pytest.mark.parametrize("wraps", [False, True])
+@pytest.mark.parametrize("shift", [(0, 0, 0), (1, 2, 1)])
+def test_boxes_position_by_position(shift: tuple[int, ...], wraps: bool) -> None:
+    """Out and all gradients are those of numpy, one query after another, to 1e-13: of boxes of
+    three axes, which they do not divide, shifted or not."""
+    rng = np.random.default_rng(5)
+    lengths, window = (3, 4, 5), (2, 3, 2)
+    q, grad = rng.normal(size=(2, 2, *lengths, 4, 6))
+    k, v = rng.normal(size=(2, 2, *lengths, 2, 6))
+    places = [*np.ndindex(*lengths)]
+    boxes = [
+        tuple(
+            (n - first) % length // size if wraps else (n - first) // size
+            for n, first, length, size in zip(place, shift, lengths, window, strict=True)
+        )
+        for place in places
+    ]
+    out, d_q, d_k, d_v = (np.zeros_like(x) for x in (q, q, k, v))
+    for (at, place), b, z in product(enumerate(places), range(2), range(4)):
+        same = [n for n, box in enumerate(boxes) if box == boxes[at]]
+        keys = tuple(np.array(places)[same].T)
+        row, of_keys = (b, *place, z), (b, *keys, z // 2)
+        exps = np.exp(k[of_keys] @ q[row] / np.sqrt(6))
+        weights = exps / exps.sum()
+        out[row] = weights @ v[of_keys]
+        d_scores = weights * (v[of_keys] @ grad[row] - grad[row] @ out[row]) / np.sqrt(6)
+        d_q[row] = d_scores @ k[of_keys]
+        d_k[of_keys] += np.outer(d_scores, q[row])
+        d_v[of_keys] += np.outer(weights, grad[row])
+    leaves = [torch.tensor(x, requires_grad=True) for x in (q, k, v)]
+    mask = Boxes(lengths=lengths, window=window, shift=shift, wraps=(wraps,) * 3)
+    found = attend_whole(*leaves, Scores(dims=(1, 2, 3), mask=mask))
+    gradients = torch.autograd.grad(found, leaves, torch.tensor(grad))
+    for right, got in zip([out, d_q, d_k, d_v], [found, *gradients], strict=True):
         assert np.abs(got.detach().numpy() - right).max() < 1e-13
 
 

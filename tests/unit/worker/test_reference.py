@@ -284,7 +284,9 @@ def self_attention(
         mine_k, mine_v, bias = k[b, group], v[b, group], None
         seen = torch.ones(len(group), len(group), dtype=torch.bool)
         seen = seen.tril() if attention.causal else seen
-        if attention.window:
+        if isinstance(attention.window, tuple):
+            seen = seen & in_one_box(attention, work, [places[p] for p in group])
+        elif attention.window:
             before = attention.window - 1 if attention.causal else attention.window // 2
             after = 0 if attention.causal else (attention.window - 1) // 2
             seen = seen.triu(-before).tril(after)
@@ -308,6 +310,22 @@ def self_attention(
 def in_documents(axis: str, work: Workload) -> list[int]:
     """The place of each position in its document, or along the axis."""
     return [i for length in work.packing(axis) or (work.axes[axis],) for i in range(length)]
+
+
+def in_one_box(attention: Attention, work: Workload, places: list[tuple[int, ...]]) -> torch.Tensor:
+    """Whether two positions are, along each axis, in one stretch from the shift on."""
+    assert isinstance(attention.window, tuple)
+    boxes: list[tuple[int, ...]] = []
+    shifts = attention.shift or (0,) * len(attention.window)
+    for place in places:
+        own = []
+        for axis, size, first in zip(attention.axes, attention.window, shifts, strict=True):
+            back = place[list(work.axes).index(axis)] - first
+            if back < 0 and axis in attention.wraps:
+                back += work.axes[axis]
+            own.append(-1 if back < 0 else back // size)
+        boxes.append((*own,))
+    return torch.tensor([[one == other for other in boxes] for one in boxes])
 
 
 def turned(

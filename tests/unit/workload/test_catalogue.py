@@ -28,6 +28,7 @@ FILES = sorted(
 
 # (axes kept or divided by, hidden divided by, layers), as the small form's source says.
 CLAIMED: dict[str, tuple[dict[str, float], int, int]] = {
+    "aurora": ({"level": 1, "lat": 15, "lon": 15}, 16, 2),
     "bagel": ({"height": 8, "width": 8}, 16, 2),
     "deepseek-v3": ({"sequence": 512}, 64, 2),
     "gpt-oss-20b": ({"sequence": 512}, 32, 1),
@@ -63,6 +64,7 @@ CLAIMED: dict[str, tuple[dict[str, float], int, int]] = {
     "gpt-7b": ({"sequence": 16}, 32, 2),
     "hunyuan-like": ({"time": 6.6, "height": 6.6, "width": 6.6}, 16, 2),
     "latte-1": ({"time": 4, "space": 4}, 6, 2),
+    "llama4-scout": ({"sequence": 512}, 32, 1),
     "llama3-8b-packed": ({"sequence": 256}, 32, 2),
     "llama3-8b": ({"sequence": 256}, 32, 2),
     "open-sora-1.0": ({"time": 8, "space": 8}, 9, 2),
@@ -109,7 +111,9 @@ def test_the_catalogue_is_complete() -> None:
 def form(sublayer: Sublayer) -> dict[str, Any]:
     """A sublayer's fields; for sizes that shrink in the small form, only their presence."""
     data = sublayer.model_dump(by_alias=True)
-    shrinks = {"cross_attention", "projection", "pair_bias", "window", "documents"} & set(data)
+    shrinks = {"cross_attention", "projection", "pair_bias", "window", "shift", "documents"} & set(
+        data
+    )
     return data | {key: data[key] is not None for key in shrinks}
 
 

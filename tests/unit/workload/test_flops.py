@@ -136,7 +136,8 @@ def deeper(work: Workload, times: int) -> Workload:
 
 def without_masks(work: Workload) -> Workload:
     def unmasked(part: Stack) -> Stack:
-        plain = {"causal": False, "window": None, "documents": None}
+        plain = {"causal": False, "window": None, "shift": None, "documents": None}
+        plain |= {"wraps": ()}
         each = [s.model_copy(update=plain if s.attended else {}) for s in part.block]
         return part.model_copy(update={"block": tuple(each)})
 
@@ -201,6 +202,40 @@ def test_a_mask_counts_the_pairs_that_it_leaves(
     with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
         torch.nn.functional.scaled_dot_product_attention(*qkv, attn_mask=mask)
     density = Fraction(int(mask.sum()), length**2)
+    assert forward_flops(work) == counter.get_total_flops() * density
+
+
+@pytest.mark.parametrize("shift", [None, [1, 0, 2]])
+@pytest.mark.parametrize("wraps", [[], ["lon"]])
+def test_boxes_count_the_pairs_inside_of_each(shift: list[int] | None, wraps: list[str]) -> None:
+    """torch's count of attention under the mask as a tensor, times the mask's density; of axes that
+    the windows do not divide."""
+    if not shift and wraps:
+        return  # as without
+    boxes = {"window": [2, 3, 4], "shift": shift, "wraps": wraps}
+    work = Workload.model_validate(
+        {
+            "name": "alone",
+            "axes": {"level": 3, "lat": 4, "lon": 10},
+            "hidden": 36,
+            "heads": 3,
+            "head_dim": 4,
+            "depth": 1,
+            "block": [{"attention": ["level", "lat", "lon"], **boxes, "alone": True}],
+            "batch": 2,
+        }
+    )
+    # Along an axis alone who is in one box, and of all three the product.
+    along = []
+    for axis, (length, size) in enumerate([(3, 2), (4, 3), (10, 4)]):
+        places = torch.arange(length) - (shift or [0, 0, 0])[axis]
+        own = (places % length if wraps and axis == 2 else places).div(size, rounding_mode="floor")
+        along.append((own == own[:, None]).to(torch.int64))
+    mask = torch.kron(torch.kron(along[0], along[1]), along[2]).bool()
+    qkv = torch.randn(3, 2, 3, work.tokens, 4).unbind()
+    with sdpa_kernel(SDPBackend.MATH), FlopCounterMode(display=False) as counter:
+        torch.nn.functional.scaled_dot_product_attention(*qkv, attn_mask=mask)
+    density = Fraction(int(mask.sum()), work.tokens**2)
     assert forward_flops(work) == counter.get_total_flops() * density
 
 

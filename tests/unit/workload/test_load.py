@@ -53,6 +53,11 @@ def documents(value: str) -> str:
     return changed("- attention: time", f"- attention: time\n    documents: {value}")
 
 
+def boxes(fields: str, axes: str = "[time, space]") -> str:
+    """With an attention in line 9 that has these fields."""
+    return changed("- attention: space", f"- {{attention: {axes}, {fields}}}")
+
+
 def written(folder: Path, content: bytes) -> Path:
     path = folder / "bench.yaml"
     path.write_bytes(content)
@@ -184,6 +189,25 @@ def test_the_way_a_file_is_saved_does_not_matter(tmp_path: Path, content: bytes)
             11,
             "documents along time differ; one axis has one packing, the same everywhere",
         ),
+        (boxes("window: [2]"), 9, "window [2] needs a number for each of time, space"),
+        (
+            boxes("window: [2, 4], shift: [1]"),
+            9,
+            "shift [1] needs a number for each of time, space",
+        ),
+        (boxes("window: [2, 4], shift: [2, 0]"), 9, "shift of 2 along time is not below its win"),
+        (boxes("window: [2, 40]"), 9, "a window of 40 is longer than the 12 of space; use at most"),
+        (boxes("window: [2, 0]"), 9, "window is [2, 0]: write the keys that a position sees"),
+        (boxes("window: two"), 9, "window is 'two': write the keys that a position sees"),
+        (boxes("window: [2, 4], shift: 1"), 9, "shift is 1: write where the first box begins"),
+        (boxes("window: [2, 4], wraps: lat"), 9, "wraps names 'lat', and the attention has time"),
+        (boxes("window: [2, 4], wraps: 3"), 9, "wraps is 3: name an axis, or several as in"),
+        (boxes("window: 4, shift: [1, 1]"), 9, "window 4 goes along one axis, not time, space"),
+        (boxes("window: 4, shift: [1]", "space"), 9, "shift moves boxes along several axes; write"),
+        (boxes("window: [2, 4], causal: true"), 9, "boxes of window [2, 4] go without causal"),
+        (boxes("window: [2, 4], sinks: true"), 9, "boxes of window [2, 4] go without sinks"),
+        (boxes("window: [4], documents: [12]", "space"), 9, "[4] go without documents; leave out"),
+        (boxes("window: [4, 2]", "[space, time]"), 9, "as in the tensor; write [time, space]"),
         (changed("{time: 8, space: 12}", "250"), 4, "axes is 250: write names with their lengths"),
         (changed("{time: 8, space: 12}", "{}"), 4, "axes is {}: write names with their lengths"),
         (
