@@ -488,8 +488,8 @@ def attend_apart(q: Tensor, k: Tensor, v: Tensor, tiles: Sequence[Tile]) -> Tens
         out = kernel(*given, is_causal=tile.sees == "early").unflatten(0, (len(q), -1))
         outs.append(_joined(out).transpose(1, 2))
     joined = torch.cat(outs, 1)
-    if (back := _back((*tiles,), joined.device)) is not None:
-        joined = joined.index_select(1, back)
+    if (order := _order((*tiles,))) is not None:
+        joined = joined.index_select(1, _index(order, joined.device))
     return joined.transpose(1, 2)
 
 
@@ -612,19 +612,23 @@ def _stretches(where: Strip | Picks, *tensors: Tensor) -> list[Tensor]:
     return [x.movedim(-1, 3).transpose(1, 2) for x in apart]
 
 
-@lru_cache(maxsize=200)
 def _index(picks: Picks, device: torch.device) -> Tensor:
-    """The places end to end, on a device: brought there once."""
+    """The places end to end, on a device."""
+    if device.type == "meta":  # a dry run counts it each time, whatever ran before
+        return torch.empty(picks.times * picks.size, dtype=torch.int64, device=device)
+    return _brought(picks, device)
+
+
+@lru_cache(maxsize=200)
+def _brought(picks: Picks, device: torch.device) -> Tensor:
     return torch.as_tensor(picks.places.reshape(-1), device=device)
 
 
 @lru_cache(maxsize=100)
-def _back(tiles: tuple[Tile, ...], device: torch.device) -> Tensor | None:
+def _order(tiles: tuple[Tile, ...]) -> Picks | None:
     """Where each position is in the tiles end to end; None: all are in order."""
-    if not any(isinstance(tile.rows, Picks) for tile in tiles):
-        return None
     rows = [tile.rows.places.reshape(-1) for tile in tiles if isinstance(tile.rows, Picks)]
-    return torch.as_tensor(np.argsort(np.concatenate(rows)), device=device)
+    return Picks(np.argsort(np.concatenate(rows))[None]) if rows else None
 
 
 def _joined(stretches: Tensor) -> Tensor:

@@ -31,6 +31,8 @@ BY_DAY = [
     ("gpt-7b-small", 6, "kv-gather"),
     ("gpt-7b-small", 6, "attention-2d"),
     ("glm-4.5-air-small", 5, "ulysses"),
+    ("gpt-oss-20b-small", 6, "ring"),
+    ("aurora-small", 5, ""),
 ]
 """Workload, ranks and strategy; blank: every one. Of most cases the old choice was another."""
 UNCAUSAL = [
