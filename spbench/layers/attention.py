@@ -14,7 +14,7 @@ would idle: 2 heads of a whole sequence took 27 times as long as they need (docs
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from typing import final
 
@@ -48,6 +48,8 @@ class Scores:
     bias: Tensor | None = None
     """(B, S, S, Z), queries first, added to the scores; ``bias_shard`` cuts its queries."""
     bias_shard: Shard | None = None
+    queries: Shard | None = None
+    """How the queries are cut where they are of other positions than the keys; None: alike."""
 
     @property
     def goes_in_tiles(self) -> bool:
@@ -94,6 +96,10 @@ class Folding:
         ordered = scores.causal or scores.mask is not None or scores.projection is not None
         dims = scores.dims if ordered else sorted(scores.dims, key=order.index)
         return cls.of(x.shape, dims, order)
+
+    def of_keys(self, k: Tensor) -> "Folding":
+        """The order for keys and values, which may be of other positions than queries."""
+        return replace(self, shape=tuple(k.shape))
 
     def fold(self, x: Tensor) -> Tensor:
         """Folds ``x``, which may have fewer heads and another length."""

@@ -103,9 +103,7 @@ def tile(keys: Shard, rank: int, owner: int, causal: bool) -> Tile:
 def folded_shard(shard: Shard, positions: int, rank: int) -> Shard:
     """How folded keys are shared, if ``rank`` has ``positions`` of them."""
     # Folded positions of one of the sharded axis: 8 of time x 4 of space on this rank have span 4.
-    span = positions // shard.sizes[rank]
-    runs = (tuple((first * span, n * span) for first, n in of_rank) for of_rank in shard.runs)
-    return Shard(0, tuple(runs))
+    return shard.spread(0, positions // shard.sizes[rank])
 
 
 Widths = tuple[int, ...]

@@ -31,6 +31,7 @@ from spbench.layers.memory_order import in_memory_order
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.mesh import Members, Mesh
 from spbench.workload.sharding import Shard, Sizes, runs_of, shard_sizes
+from spbench.workload.strands import Between
 from spbench.workload.traffic import Traffic, Transfer, along, along_held, shared_length
 from spbench.workload.workload import Workload
 
@@ -202,16 +203,27 @@ def attend_by_heads(
     queries = Shard.of_sizes(dim, shares.queries)
     keys = Shard.of_sizes(dim, shares.key_sizes)
     qkv = q, shares.spread(k), shares.spread(v)
-    q, k, v = _to_heads(qkv, shard, (queries, keys, keys), comm)
+    q, k, v = _to_heads(qkv, shard, (queries, keys, keys), comm, scores.queries)
     k, v = shares.matched(k, comm.rank), shares.matched(v, comm.rank)
     out = (attend or attend_whole)(q, k, v, mine)
-    return comm.switch(out, before=queries, after=shard, outermost=shard.dim)[0]
+    home = scores.queries or shard
+    return comm.switch(out, before=queries, after=home, outermost=home.dim)[0]
 
 
 def _to_heads(
-    qkv: Heads, before: Shard, after: tuple[Shard, Shard, Shard], comm: Collectives
+    qkv: Heads,
+    before: Shard,
+    after: tuple[Shard, Shard, Shard],
+    comm: Collectives,
+    of_queries: Shard | None,
 ) -> Heads:
-    """q, k and v in one all-to-all, cut along their heads as ``after`` says."""
+    """q, k and v in one all-to-all, cut along their heads as ``after`` says; where queries are of
+    other positions, in one of their own."""
+    if of_queries is not None:
+        q, k, v = qkv
+        (q,) = comm.switch(q, before=of_queries, after=after[0])
+        k, v = comm.switch(k, v, before=before, after=after[1:])
+        return q, k, v
     if qkv[0].shape[-1] == qkv[2].shape[-1]:
         q, k, v = comm.switch(*qkv, before=before, after=after)
         return q, k, v
@@ -304,6 +316,31 @@ def traffic_by_heads(
     out = Transfer.all_to_all(result_bytes, shares.queries, held)
     d_out = Transfer.all_to_all(result_bytes, held, shares.queries)
     return [to_heads, *bias, out], [d_out, *bias_back, back]
+
+
+def traffic_between_by_heads(
+    one: Between, queries: Sizes, keys: Sizes, pads: bool = False
+) -> Traffic:
+    """Transfers of ``attend_by_heads`` whose queries are of other positions than the keys.
+
+    Parameters as of ``Plan.traffic_between``, and whether heads that do not divide are padded.
+
+    Returns
+    -------
+    In forward the queries, keys and values there, and the result back; in backward the reverse.
+    """
+    heads, ranks = one.heads, len(keys)
+    if pads:
+        heads, _ = padded_heads(heads, heads, ranks)
+    held, of_head = share_heads(heads, heads, ranks).queries, one.token_bytes // one.heads
+    Q, KV = heads * of_head * sum(queries), 2 * heads * of_head * sum(keys)
+    # The gradient of the result goes as queries do, those of queries as the result.
+    there, home = Transfer.all_to_all(Q, queries, held), Transfer.all_to_all(Q, held, queries)
+    keys_there, keys_home = (
+        Transfer.all_to_all(KV, keys, held),
+        Transfer.all_to_all(KV, held, keys),
+    )
+    return [there, keys_there, home], [there, keys_home, home]
 
 
 def bias_traffic_by_heads(sublayer: Sublayer, workload: Workload, heads: Sizes) -> Traffic:

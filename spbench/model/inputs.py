@@ -2,6 +2,7 @@
 
 The activation, text that is attended with it, and the pair tensors are sharded, and so is a
 condition for each token; other conditions and cross-attention's context are whole on every rank.
+A stream beside the axes has inputs of its own, of all these kinds but text and pairs.
 
 Each tensor has its own random stream, seeded by its name, so that a rank makes any whole
 tensor by itself, one at a time, and keeps its part: nothing is broadcast.
@@ -10,7 +11,7 @@ tensor by itself, one at a time, and keeps its part: nothing is broadcast.
 import math
 import zlib
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
 from math import prod
 from types import MappingProxyType
@@ -20,6 +21,7 @@ import torch
 from torch import Tensor, nn
 
 from spbench.layers.linear import part_of
+from spbench.workload.fields import OF_AXES
 from spbench.workload.sharding import Run, Shard
 from spbench.workload.workload import Workload
 
@@ -54,7 +56,11 @@ def named_tensor(
 
 @torch.no_grad()
 def load_weights(
-    model: nn.Module, rank: int, seed: int, sharpness: float = 1.0, keys: Run = (0, 0)
+    model: nn.Module,
+    rank: int,
+    seed: int,
+    sharpness: float = 1.0,
+    keys: Mapping[str, Run] = MappingProxyType({}),
 ) -> None:
     """Sets weights at the usual scale, biases and tables small but not zero, norms near one.
 
@@ -73,7 +79,7 @@ def load_weights(
     sharpness
         Factor on the projections to q, k and v; 1: as they are usual.
     keys
-        Where the keys of all heads are among the numbers that self-attentions are projected to.
+        Where the keys of all heads are in biases of projections to q, k and v, by their names.
     """
     for name, parameter in model.named_parameters():
         if parameter.is_meta:  # there is nothing to fill
@@ -86,8 +92,8 @@ def load_weights(
         whole = named_tensor(name, tuple(shape), seed, parameter.device).mul_(scale).add_(mean)
         if ".qkv" in name or ".kv." in name or ".q." in name:
             whole *= sharpness  # scores grow with its square
-            if sharpness > 1.0 and name.endswith(".qkv.bias"):
-                whole.narrow(0, *keys).mul_(ROW_SHIFT)
+            if sharpness > 1.0 and name in keys:
+                whole.narrow(0, *keys[name]).mul_(ROW_SHIFT)
         if part is not None:
             # A rank of cut weights keeps its runs of each stretch: queries, keys and values apart.
             whole = torch.cat([whole.narrow(part.dim, *run) for run in part.runs[rank]], part.dim)
@@ -112,10 +118,10 @@ PIECES = 64
 
 
 class Samples(NamedTuple):
-    """Samples of a rank, as (first, count)."""
+    """Samples of a rank, as (first, count); None: all."""
 
-    computed: Run
-    entering: Run
+    computed: Run | None
+    entering: Run | None
     """Those of inputs that get gradients: none where another stage of a pipeline is given them."""
 
 
@@ -136,15 +142,20 @@ class Inputs:
     none."""
     pairs: dict[str, Tensor]
     """(B, S, S, C) for each axis whose attention has a pair bias; its first S is sharded."""
+    streams: dict[str, "Inputs"] = field(default_factory=dict)
+    """Those of each stream beside the axes, whose activation is (B, S, H)."""
 
     @property
     def tensors(self) -> list[Tensor]:
-        return [*self.leaves, *self.conditions, self.context]
+        of_streams = [x for own in self.streams.values() for x in (*own.conditions, own.context)]
+        return [*self.leaves, *self.conditions, self.context, *of_streams]
 
     @property
     def leaves(self) -> list[Tensor]:
         """Inputs that get gradients."""
-        return [self.x, *([] if self.text is None else [self.text]), *self.pairs.values()]
+        text = [] if self.text is None else [self.text]
+        streams = [x for own in self.streams.values() for x in own.leaves]
+        return [self.x, *text, *self.pairs.values(), *streams]
 
     def map(self, change: Callable[[Tensor], Tensor]) -> "Inputs":
         return Inputs(
@@ -153,10 +164,12 @@ class Inputs:
             context=change(self.context),
             text=None if self.text is None else change(self.text),
             pairs={axis: change(pair) for axis, pair in self.pairs.items()},
+            streams={name: own.map(change) for name, own in self.streams.items()},
         )
 
     def with_leaves(self, leaves: Sequence[Tensor], **others: Any) -> "Inputs":
         """Others in the place of ``leaves``, in their order; and of ``others``, by name."""
+        assert not self.streams, "stages of a pipeline pass on no streams"
         x, *rest = leaves
         text = None if self.text is None else rest.pop(0)
         pairs = dict(zip(self.pairs, rest, strict=True))
@@ -178,6 +191,7 @@ class Inputs:
         named = {"gradient of the input": self.x.grad}
         named |= {} if self.text is None else {GRADIENT_OF_TEXT: self.text.grad}
         named |= {gradient_name(axis): pair.grad for axis, pair in self.pairs.items()}
+        named |= {gradient_of_stream(name): own.x.grad for name, own in self.streams.items()}
         return {name: grad for name, grad in named.items() if grad is not None}
 
 
@@ -186,6 +200,10 @@ GRADIENT_OF_TEXT = "gradient of the text"
 
 def gradient_name(axis: str) -> str:
     return f"gradient of the pairs of {axis}"
+
+
+def gradient_of_stream(name: str) -> str:
+    return f"gradient of stream {name}"
 
 
 def seeded(
@@ -207,7 +225,7 @@ def seeded(
     device, dtype
         Where they are made, and as what.
     cuts
-        How the activation, text and pairs are cut, by name; whole where it has none.
+        How the activation, text, pairs and streams are cut, by name; whole where it has none.
     condition_cuts
         A condition for each: how it is cut; None: it is whole.
     rank
@@ -220,36 +238,51 @@ def seeded(
     Inputs
         In shapes of what ``rank`` holds.
     """
-    batch, hidden = workload.samples, workload.hidden
-    axes, row = (batch, *workload.axes.values()), positions_of_a_row(workload)
-    context = (batch, max(1, workload.context_tokens), hidden)
-    computed = samples and samples.computed
+    of_samples = samples or Samples(None, None)
+    makes = partial(seeded_part, seed=seed, device=device, dtype=dtype)
 
-    def part(
-        name: str,
-        shape: tuple[int, ...],
-        cut: Shard | None,
-        row: int = 1,
-        of: Run | None = samples and samples.entering,
-    ) -> Tensor:
-        held = held_by(rank, cut, of)
-        return seeded_part(name, shape, seed, device=device, dtype=dtype, held=held, row=row)
+    def of_strand(stream: str, cuts: Mapping[str, Shard], cut_as: Sequence[Shard | None]) -> Inputs:
+        strand = workload.strands[stream]
+        batch, hidden = strand.samples, strand.hidden
+        axes, row = (batch, *strand.axes.values()), positions_of_a_row(strand)
 
-    def pairs_of(axis: str, channels: int) -> Tensor:
-        name, length = f"pairs of {axis}", workload.axes[axis]
-        return part(name, (batch, length, length, channels), cut=cuts.get(name))
+        def part(
+            name: str,
+            shape: tuple[int, ...],
+            cut: Shard | None,
+            row: int = 1,
+            of: Run | None = of_samples.entering,
+        ) -> Tensor:
+            name = f"{name} of {stream}" if stream else name
+            return makes(name, shape, held=held_by(rank, cut, of), row=row)
 
-    condition = (batch, *workload.conditioned_axes.values(), hidden)
-    of_tokens = partial(part, row=row if workload.modulation == "per_token" else 1, of=computed)
-    return Inputs(
-        x=part("x", (*axes, hidden), cut=cuts.get("x"), row=row),
-        conditions=tuple(of_tokens("condition", condition, cut=cut) for cut in condition_cuts),
-        context=part("context", context, cut=None, of=computed),
-        text=part("text", (batch, workload.text, hidden), cut=cuts.get("text"))
-        if workload.text
-        else None,
-        pairs={axis: pairs_of(axis, channels) for axis, channels in workload.pairs.items()},
-    )
+        def pairs_of(axis: str, channels: int) -> Tensor:
+            name, length = f"pairs of {axis}", strand.axes[axis]
+            return part(name, (batch, length, length, channels), cut=cuts.get(name))
+
+        condition = (batch, *strand.conditioned_axes.values(), hidden)
+        context = (batch, max(1, strand.context_tokens), hidden)
+        of_tokens = row if strand.modulation == "per_token" else 1
+        computed = of_samples.computed
+        return Inputs(
+            x=part("x", (*axes, hidden), cut=cuts.get("x"), row=row),
+            conditions=tuple(
+                part("condition", condition, cut=cut, row=of_tokens, of=computed) for cut in cut_as
+            ),
+            context=part("context", context, cut=None, of=computed),
+            text=part("text", (batch, strand.text, hidden), cut=cuts.get("text"))
+            if strand.text
+            else None,
+            pairs={axis: pairs_of(axis, channels) for axis, channels in strand.pairs.items()},
+        )
+
+    def of_stream(name: str) -> Inputs:
+        cut = cuts.get(f"stream {name}")
+        along = cut if workload.modulation == "per_token" else None
+        return of_strand(name, {} if cut is None else {"x": cut}, [along])
+
+    streams = {name: of_stream(name) for name in workload.streams}
+    return replace(of_strand(OF_AXES, cuts, condition_cuts), streams=streams)
 
 
 def positions_of_a_row(workload: Workload) -> int:

@@ -1,4 +1,6 @@
-"""Two streams, image and text: joint in attention, side by side in what treats positions alike.
+"""Streams of positions: text in the axes' own attentions, and strands side by side.
+
+Two streams, image and text, are joint in attention, side by side in what treats positions alike.
 
     x (B, *axes, H)   ->  q, k, v  ┐                         ┌  ->  projection out  ->  residual
                                    ├  attend (B, S + L, Z, D) ┤
@@ -82,25 +84,25 @@ def of_both(image: nn.Module, text: nn.Module, shards: StreamShards) -> nn.Modul
     return JointAttention(image, text, shards)
 
 
-def without_text(x: Tensor, text: Tensor | None) -> Tensor:
-    """``x`` alone; the gradient of ``text`` is zero.
+def alone(x: Tensor, *others: Tensor) -> Tensor:
+    """``x`` without the other streams (B, L, H), whose gradients are zero.
 
-    So weights behind the last attention that are text's alone have zero gradients, not none.
+    So weights behind the last attention that are a stream's alone have zero gradients, not none.
     """
-    return x if text is None else _WithoutText.apply(x, text)
+    return _Alone.apply(x, *others) if others else x
 
 
-class _WithoutText(torch.autograd.Function):
+class _Alone(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, text: Tensor) -> Tensor:
-        # Zeros are made as text lies in memory, (L, B, H).
-        ctx.shape = text.transpose(0, 1).shape
+    def forward(ctx: Any, x: Tensor, *others: Tensor) -> Tensor:
+        # Zeros are made as a stream lies in memory, (L, B, H).
+        ctx.shapes = [other.transpose(0, 1).shape for other in others]
         return x.view_as(x)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, Tensor]:
-        return grad, grad.new_zeros(ctx.shape).transpose(0, 1)
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, ...]:
+        return grad, *(grad.new_zeros(shape).transpose(0, 1) for shape in ctx.shapes)
 
 
 def end_to_end(x: Tensor, text: Tensor, first: int) -> Tensor:
@@ -111,6 +113,19 @@ def end_to_end(x: Tensor, text: Tensor, first: int) -> Tensor:
 def parted(joint: Tensor, shape: Sequence[int], first: int) -> tuple[Tensor, Tensor]:
     """``end_to_end`` undone, for an ``x`` whose batch and axes were those of ``shape``."""
     return _Parted.apply(joint, tuple(shape[1:-2]), first)
+
+
+def in_a_row(x: Tensor, first: int) -> Tensor:
+    """(B, *axes, H) -> (B, S, H), dim ``first`` of x the slowest in S, which lies outermost."""
+    moved = x.permute(_order(x.ndim - 2, first)[: x.ndim])
+    return moved.flatten(0, -3).transpose(0, 1)
+
+
+def on_axes(row: Tensor, like: Tensor, first: int) -> Tensor:
+    """``in_a_row`` undone, in the shape of ``like``."""
+    order = _order(like.ndim - 2, first)[: like.ndim]
+    lengths = [like.shape[dim] for dim in order[:-2]]
+    return row.transpose(0, 1).unflatten(0, lengths).permute(undone(order))
 
 
 def _order(axes: int, first: int) -> list[int]:

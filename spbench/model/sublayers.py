@@ -35,9 +35,10 @@ from spbench.layers.memory_order import (
 from spbench.model.inputs import Inputs
 from spbench.model.positions import Rotary, RotaryTables
 from spbench.strategies.base import Plan
-from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
+from spbench.workload.block import Attention, CrossAttention, Mlp, StreamAttention, Sublayer
 from spbench.workload.fields import ACROSS_HEADS, Grid
 from spbench.workload.sharding import Shard, Stretch
+from spbench.workload.strands import between
 from spbench.workload.workload import Workload
 
 Heads = tuple[Tensor, Tensor, Tensor]
@@ -175,6 +176,8 @@ class SelfAttention(Attending):
         hidden = workload.hidden
         into, self.sizes = workload.qkv_stretches, sizes_of_heads(workload)
         self.widths = widths_of(into, shared)
+        self.keys = into[0].length, into[1].length
+        """Where the keys of all heads are among all numbers that it projects to."""
         heads_in = LinearSpec(
             in_shape=(hidden,), out_shape=(sum(x.length for x in into),), stretches=into
         )
@@ -284,6 +287,36 @@ class FeedForward(nn.Module):
         return self.down(activated(wide, [wide.shape[-1] // self.ways] * self.ways), shard)
 
 
+@final
+class BetweenStrands(nn.Module):
+    """Attention of every token of one strand to every token of another, both cut.
+
+    (B, S, H) of the one that asks, (B, S', H') of the other -> (B, S, H), each (S outermost in
+    memory) as one axis of tokens, however many axes it has.
+    """
+
+    def __init__(self, sublayer: StreamAttention, plan: Plan, comm: Collectives) -> None:
+        """``plan``: that of the model, which has one for the attention."""
+        super().__init__()
+        one, self.plan, self.comm = between(sublayer, plan.workload), plan.between(sublayer), comm
+        of_heads, shape = Stretch(one.heads), (one.heads, one.head_size)
+        asking, asked = (one.asking.hidden,), (one.asked.hidden,)
+        queries = LinearSpec(in_shape=asking, out_shape=shape, stretches=(of_heads,))
+        keys_values = LinearSpec(
+            in_shape=asked, out_shape=(2 * one.heads, one.head_size), stretches=(of_heads, of_heads)
+        )
+        back = LinearSpec(in_shape=shape, out_shape=asking, stretches=(of_heads,))
+        self.q = plan.linear_in(queries, comm)
+        self.kv = plan.linear_in(keys_values, comm)
+        self.out = plan.linear_out(back, comm)
+
+    def forward(self, x: Tensor, asked: Tensor, queries: Shard, keys: Shard) -> Tensor:
+        """``queries``, ``keys``: which tokens of each strand the ranks hold, along dim 1."""
+        q, (k, v) = self.q(x, queries), self.kv(asked, keys).chunk(2, -2)
+        scores = Scores(dims=(1,), queries=queries)
+        return self.out(self.plan.attend(q, k, v, scores, keys, self.comm), queries)
+
+
 def make(sublayer: Sublayer, shared: Shared) -> nn.Module:
     match sublayer:
         case Attention(beside=None):
@@ -294,3 +327,5 @@ def make(sublayer: Sublayer, shared: Shared) -> nn.Module:
             return CrossAttentionModule(sublayer, shared)
         case Mlp():
             return FeedForward(sublayer, shared)
+        case StreamAttention():
+            return BetweenStrands(sublayer, shared.plan, shared.comm)

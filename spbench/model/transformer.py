@@ -9,6 +9,9 @@ whatever shard is current: 36 times fewer channels, still sharded. Under full ch
 block is recomputed from its input; the switch into the block is not. Text that is attended goes
 along as a second stream (``streams.py``).
 
+Streams beside the axes go through the same blocks, each on a shard of its own: a strand is a model
+by itself, and attention from one strand to another is a sublayer between them (``Crossing``).
+
 A plan may have a switch go in chunks (``Plan.chunks``). Then the sublayer before it, if it takes
 each position by itself, runs chunk by chunk, and each goes off while the next is computed.
 
@@ -17,7 +20,7 @@ channels are q, k and v end to end, its output's are the heads' results.
 """
 
 from bisect import bisect_right
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import cache
 from itertools import accumulate, chain, pairwise
@@ -38,9 +41,10 @@ from spbench.model.modulation import (
     modulation_indices,
 )
 from spbench.model.positions import LearnedPositions
-from spbench.model.streams import StreamShards, of_both, without_text
+from spbench.model.streams import StreamShards, alone, in_a_row, of_both, on_axes
 from spbench.model.sublayers import (
     Attending,
+    BetweenStrands,
     CrossAttentionModule,
     FeedForward,
     Heads,
@@ -50,11 +54,13 @@ from spbench.model.sublayers import (
     sizes_of_heads,
 )
 from spbench.strategies.base import Plan
-from spbench.workload.block import Attention, CrossAttention
+from spbench.workload.block import Attention, Mlp, StreamAttention, Sublayer
+from spbench.workload.fields import OF_AXES
 from spbench.workload.flops import modulated
 from spbench.workload.mesh import ALL
-from spbench.workload.sharding import Shard, Stretch
+from spbench.workload.sharding import Shard, Sizes, Stretch
 from spbench.workload.stages import Stage
+from spbench.workload.strands import between
 from spbench.workload.traffic import Hop
 
 
@@ -122,6 +128,41 @@ def switched(x: Tensor, place: Placement) -> Tensor:
     return x
 
 
+class Flow(NamedTuple):
+    """A strand on its way through the blocks."""
+
+    x: Tensor
+    text: Tensor | None
+    conditions: Sequence[Tensor]
+    """Projected, one for each way in which they come cut."""
+    inputs: Inputs
+
+
+Flows = dict[str, Flow]
+"""By the strand's name."""
+
+
+class Sides(NamedTuple):
+    """The strands of an attention from one to another."""
+
+    asking: str
+    asked: str
+    place: Placement
+    """How the activation of the axes lies meanwhile."""
+    dims: tuple[int, int]
+    """The sharded dim of the one that asks, and of the one that is asked."""
+    held: tuple[Shard, Shard]
+    """Which tokens of each the ranks hold."""
+
+
+def switch(flows: Flows, place: Placement) -> None:
+    """Has the activation of the axes lie as ``place`` has it."""
+    if place.switches:
+        x, text, conditions, inputs = flows.pop(OF_AXES)
+        x = switched(x, place)  # what was sent is let go
+        flows[OF_AXES] = Flow(x, text, conditions, inputs)
+
+
 @final
 class Residual(nn.Module):
     """One sublayer with its norm and residual, on the shard that its layout asks for."""
@@ -132,10 +173,20 @@ class Residual(nn.Module):
         sublayer: nn.Module,
         place: Placement,
         text_norm: nn.Module | None = None,
+        stream: tuple[str, Shard] | None = None,
     ) -> None:
-        """``text_norm``: that of text, where the sublayer is one of both streams."""
+        """One of a strand.
+
+        Parameters
+        ----------
+        norm, sublayer : what runs, one after the other
+        place : how the activation of the axes lies meanwhile
+        text_norm : that of text, where the sublayer is one of both streams
+        stream : the stream whose sublayer it is, and how that is cut; None: it is of the axes
+        """
         super().__init__()
         self.norm, self.sublayer, self.place = norm, sublayer, place
+        self.strand, self.shard = stream or (OF_AXES, place.shard)
         self.text_norm = text_norm
         self.leaving: Switch | None = None
         """A switch behind it, in so many ``chunks``."""
@@ -149,9 +200,14 @@ class Residual(nn.Module):
     @property
     def is_by_position(self) -> bool:
         """Whether each position is computed from itself alone."""
-        return self.text_norm is None and isinstance(
-            self.sublayer, (FeedForward, CrossAttentionModule)
-        )
+        is_plain = self.text_norm is None and self.strand == OF_AXES
+        return is_plain and isinstance(self.sublayer, (FeedForward, CrossAttentionModule))
+
+    def run(self, flows: Flows) -> None:
+        """Takes its strand a sublayer further."""
+        x, text, conditions, inputs = flows.pop(self.strand)
+        x, text = self(x, text, conditions, inputs)
+        flows[self.strand] = Flow(x, text, conditions, inputs)
 
     def forward(
         self, x: Tensor, text: Tensor | None, conditions: Sequence[Tensor], inputs: Inputs
@@ -171,7 +227,7 @@ class Residual(nn.Module):
         """All of ``x``, on the shard that it comes with."""
         normed, x, gate = self.norm(x, conditions)
         if self.text_norm is None:
-            return _sum(x, gate, self.sublayer(normed, inputs, self.place.shard)), text
+            return _sum(x, gate, self.sublayer(normed, inputs, self.shard)), text
         normed_text, text, text_gate = self.text_norm(text, conditions)
         out, text_out = self.sublayer(normed, normed_text, inputs)
         return _sum(x, gate, out), _sum(text, text_gate, text_out)
@@ -181,7 +237,39 @@ def _sum(x: Tensor, gate: Tensor | None, out: Tensor) -> Tensor:
     return x + out if gate is None else gated_sum(x, gate, out)
 
 
-def let_switches_leave_in_chunks(plan: Plan, blocks: Sequence[Sequence[Residual]]) -> None:
+@final
+class Crossing(nn.Module):
+    """Attention from one strand to another, with the norms of both and the residual of the one
+    that asks."""
+
+    def __init__(
+        self, norms: tuple[PlainNorm, PlainNorm], sublayer: BetweenStrands, sides: Sides
+    ) -> None:
+        """``norms``: of the strand that asks, and of the one that is asked."""
+        super().__init__()
+        self.norm, self.asked_norm = norms
+        self.sublayer, self.sides = sublayer, sides
+        self.place = sides.place
+
+    def run(self, flows: Flows) -> None:
+        """Takes the strand that asks a sublayer further."""
+        x, text, conditions, inputs = flows.pop(self.sides.asking)
+        x = self(x, flows[self.sides.asked].x)
+        flows[self.sides.asking] = Flow(x, text, conditions, inputs)
+
+    def forward(self, x: Tensor, asked: Tensor) -> Tensor:
+        """(B, *axes, H) of each -> that of the one that asks."""
+        normed, x, _ = self.norm(x, ())
+        normed_asked, *_ = self.asked_norm(asked, ())
+        dim, asked_dim = self.sides.dims
+        rows = in_a_row(normed, dim), in_a_row(normed_asked, asked_dim)
+        return x + on_axes(self.sublayer(*rows, *self.sides.held), x, dim)
+
+
+Unit = Residual | Crossing
+
+
+def let_switches_leave_in_chunks(plan: Plan, blocks: Sequence[Sequence[Unit]]) -> None:
     """Gives each switch to the sublayer before it, where a plan has it go in chunks and that
     sublayer takes each position by itself."""
     workload = plan.workload
@@ -191,7 +279,8 @@ def let_switches_leave_in_chunks(plan: Plan, blocks: Sequence[Sequence[Residual]
     # A block that is recomputed would send once more what leaves at its end.
     stretches = blocks if workload.checkpointing == "full" else [[*chain.from_iterable(blocks)]]
     for residual, following in chain.from_iterable(map(pairwise, stretches)):
-        if residual.is_by_position and following.place.can_leave_in(plan.chunks):
+        can_leave = following.place.can_leave_in(plan.chunks)
+        if isinstance(residual, Residual) and residual.is_by_position and can_leave:
             following.place = residual.leave_by(following.place, plan.chunks)
 
 
@@ -199,21 +288,71 @@ def let_switches_leave_in_chunks(plan: Plan, blocks: Sequence[Sequence[Residual]
 class Block(nn.Module):
     """The sublayers of one block; the activation comes as the first asks for it."""
 
-    def __init__(self, residuals: Sequence[Residual]) -> None:
+    def __init__(self, residuals: Sequence[Unit]) -> None:
         super().__init__()
         self.first = residuals[0].place
         self.residuals = nn.ModuleList(residuals)
 
-    def forward(
-        self, x: Tensor, text: Tensor | None, conditions: Sequence[Tensor], inputs: Inputs
-    ) -> tuple[Tensor, Tensor | None]:
+    def forward(self, flows: Flows) -> Flows:
+        flows = {**flows}
         for i, residual in enumerate(self.residuals):
-            assert isinstance(residual, Residual)
+            assert isinstance(residual, Unit)
             # The switch to the first sublayer is outside of the block: recomputed, it would be sent
             # twice.
-            x = switched(x, residual.place) if i else x
-            x, text = residual(x, text, conditions, inputs)
-        return x, text
+            if i:
+                switch(flows, residual.place)
+            residual.run(flows)
+        return flows
+
+
+def condition_cuts(plan: Plan, axes: Sequence[str]) -> list[Shard | None]:
+    """How a strand's condition is cut where these axes are sharded in turn: None, it is whole."""
+    along = [*dict.fromkeys(axes)] if plan.workload.modulation == "per_token" else []
+    return [plan.shards[axis] for axis in along] or [None]
+
+
+@final
+class Strand(nn.Module):
+    """What the sublayers of one strand have in common."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        comm: Collectives,
+        is_first: bool,
+        cuts: Sequence[Shard | None] | None = None,
+    ) -> None:
+        """``cuts``: how the condition comes, in each way of one; by default as the strand is."""
+        super().__init__()
+        self.workload, self.comm = plan.workload, comm
+        self.shards = plan.shards
+        self.condition_cuts = list(cuts or condition_cuts(plan, list(plan.workload.axes)))
+        self.shared = Shared(plan, comm)
+        self.positions = LearnedPositions(self.workload, comm) if is_first else None
+        count = modulated(self.workload.strands[OF_AXES])
+        self.conditioning = Conditioning(self.workload, count) if count else None
+        if self.conditioning is not None:
+            mark_of_all_stages(*self.conditioning.parameters())
+        self._indices = iter(modulation_indices(self.workload.strands[OF_AXES]))
+
+    def next_index(self, sublayer: Sublayer) -> int | None:
+        """Which of the projected vectors modulates the strand's next sublayer; None: none does."""
+        return None if isinstance(sublayer, StreamAttention) else next(self._indices)
+
+    def norm(self, index: int | None, shard: Shard) -> PlainNorm | ModulatedNorm:
+        if index is None:
+            return PlainNorm(self.workload)
+        cuts = self.condition_cuts
+        # A condition for each token comes cut in every way that the layout has; any other comes
+        # once.
+        which = cuts.index(shard) if shard in cuts else 0
+        return ModulatedNorm(self.workload, index, shard, self.comm, which)
+
+    def residual(self, sublayer: Sublayer, index: int | None, place: Placement) -> Residual:
+        """A sublayer of a stream, while the activation of the axes lies as ``place`` says."""
+        ((name, shard),) = self.shards.items()
+        made = make(sublayer, self.shared)
+        return Residual(self.norm(index, shard), made, place, stream=(name, shard))
 
 
 @final
@@ -232,8 +371,7 @@ class Transformer(nn.Module):
         comm.deferred.saves_first = workload.checkpointing == "full"
         shards, axes = plan.shards, plan.layout
         layout = [shards[axis] for axis in axes]
-        cut_along = [*dict.fromkeys(axes)] if workload.modulation == "per_token" else []
-        self.condition_cuts: list[Shard | None] = [shards[axis] for axis in cut_along] or [None]
+        self.condition_cuts = condition_cuts(plan, axes)
         """How the condition is cut: None, it is whole."""
         places = placements(layout, hops_along(plan), comm)
         numbers = [*accumulate(is_first for _, is_first, _ in workload.places)]
@@ -247,33 +385,17 @@ class Transformer(nn.Module):
         """How the input and the output are cut."""
         self.text = plan.text
         """How text is cut."""
-        shared = Shared(plan, comm)
-        self.pairs = shared.pairs
-        self.positions = LearnedPositions(workload, comm) if stage.is_first else None
-        count = modulated(workload)
-        self.conditioning = Conditioning(workload, count) if count else None
-        if self.conditioning is not None:
-            mark_of_all_stages(*self.conditioning.parameters())
-        residuals: dict[int, list[Residual]] = {}
-        indices = modulation_indices(workload)
-        # What each rank has of image and text together, by the sharded axis.
-        joint = {axis: plan.held(axis) for axis in {*axes}}
-        stack = zip(numbers, workload.places, axes, places, indices, strict=True)
-        for number, (sublayer, *_), axis, place, i in stack:
-            if number - 1 not in blocks:
-                continue
-            norm, made = self._norm(i, place.shard), make(sublayer, shared)
-            text_norm: nn.Module | None = None
-            if workload.text and not isinstance(sublayer, CrossAttention):
-                of_text, text_norm = made, norm
-                if sublayer.double:
-                    of_text, text_norm = make(sublayer, shared), self._norm(i, self.text)
-                cut = Shard.of_sizes(1, joint[axis])
-                cuts = StreamShards(image=place.shard, text=self.text, joint=cut)
-                made = of_both(made, of_text, cuts)
-            residuals.setdefault(number - 1, []).append(Residual(norm, made, place, text_norm))
-        let_switches_leave_in_chunks(plan, list(residuals.values()))
-        self.blocks = nn.ModuleDict({str(n): Block(each) for n, each in residuals.items()})
+        strands = {OF_AXES: Strand(plan, comm, stage.is_first, self.condition_cuts)}
+        strands |= {name: Strand(of, comm, True) for name, of in plan.of_streams.items()}
+        of_axes = strands[OF_AXES]
+        self.pairs, self.positions = of_axes.shared.pairs, of_axes.positions
+        self.conditioning = of_axes.conditioning
+        self.beside = nn.ModuleList(strands[name] for name in workload.streams)
+        self.streams = {name: of.shards[name] for name, of in plan.of_streams.items()}
+        """How the streams beside the axes are cut."""
+        units = self._units(plan, strands, places, blocks)
+        let_switches_leave_in_chunks(plan, list(units.values()))
+        self.blocks = nn.ModuleDict({str(n): Block(each) for n, each in units.items()})
         self.norm = PlainNorm(workload) if stage.is_last else None
         channels = workload.out_channels
         last = LinearSpec(
@@ -281,11 +403,53 @@ class Transformer(nn.Module):
         )
         self.final = WholeLinear(last, comm) if stage.is_last else None
 
+    def _units(
+        self, plan: Plan, strands: Mapping[str, Strand], places: Sequence[Placement], blocks: range
+    ) -> dict[int, list[Unit]]:
+        """The sublayers of each of these blocks, with norms and residuals; ``places``: how the
+        activation of the axes lies in each of the stack."""
+        workload, units = plan.workload, dict[int, list[Unit]]()
+        # What each rank has of image and text together, by the sharded axis.
+        joint = {axis: plan.held(axis) for axis in {*plan.layout}}
+        number = -1
+        for (sublayer, is_first, _), axis, place in zip(
+            workload.places, plan.layout, places, strict=True
+        ):
+            number += is_first
+            name = workload.strand_of(sublayer)
+            strand = strands[name]
+            unit: Unit
+            index = strand.next_index(sublayer)
+            if number not in blocks:
+                continue
+            if isinstance(sublayer, StreamAttention):
+                unit = self._crossing(sublayer, plan, place, axis)
+            elif name != OF_AXES:
+                unit = strand.residual(workload.at_home(sublayer)[0], index, place)
+            else:
+                unit = self._of_axes(sublayer, strand, index, place, joint[axis])
+            units.setdefault(number, []).append(unit)
+        return units
+
+    def _of_axes(
+        self, sublayer: Sublayer, strand: Strand, index: int | None, place: Placement, held: Sizes
+    ) -> Residual:
+        """A sublayer of the axes, and of text; ``held``: what each rank has of both together."""
+        norm, made = strand.norm(index, place.shard), make(sublayer, strand.shared)
+        if not self.workload.text or not isinstance(sublayer, Attention | Mlp):
+            return Residual(norm, made, place)
+        of_text, text_norm = made, norm
+        if sublayer.double:
+            of_text, text_norm = make(sublayer, strand.shared), strand.norm(index, self.text)
+        cut = Shard.of_sizes(1, held)
+        cuts = StreamShards(image=place.shard, text=self.text, joint=cut)
+        return Residual(norm, of_both(made, of_text, cuts), place, text_norm)
+
     @property
     def units(self) -> list[nn.Module]:
         """What is compiled by itself: each sublayer with its norm and residual. The switch to its
         axis lies before it."""
-        return [module for module in self.modules() if isinstance(module, Residual)]
+        return [module for module in self.modules() if isinstance(module, Unit)]
 
     def passed(self, cut: Shard) -> list[tuple[list[int], Shard]]:
         """What goes from stage to stage, in the order of ``Inputs.leaves``: what this rank holds of
@@ -303,33 +467,45 @@ class Transformer(nn.Module):
             found.append((shape, own))
         return found
 
-    def _norm(self, index: int | None, shard: Shard) -> PlainNorm | ModulatedNorm:
-        if index is None:
-            return PlainNorm(self.workload)
-        cuts = self.condition_cuts
-        # A condition for each token comes cut in every way that the layout has; any other comes
-        # once.
-        which = cuts.index(shard) if shard in cuts else 0
-        return ModulatedNorm(self.workload, index, shard, self.comm, which)
+    def _enter(self, inputs: Inputs, strand: "Strand | Transformer", shard: Shard) -> Flow:
+        """A strand before the first block, with its conditions projected."""
+        projects, given = strand.conditioning, inputs.conditions
+        conditions = () if projects is None else tuple(map(projects, given))
+        x = inputs.x if strand.positions is None else strand.positions(inputs.x, shard)
+        return Flow(x, inputs.text, conditions, inputs)
+
+    def _crossing(
+        self, sublayer: StreamAttention, plan: Plan, place: Placement, axis: str
+    ) -> Crossing:
+        one = between(sublayer, plan.workload)
+        names = plan.workload.strand_of(sublayer), one.asked_name
+        shards = {OF_AXES: place.shard} | {n: p.shards[n] for n, p in plan.of_streams.items()}
+        dim, asked_dim = (shards[name].dim for name in names)
+        queries, keys = (plan.held_tokens(name, axis) for name in names)
+        sides = Sides(*names, place, (dim, asked_dim), (queries, keys))
+        norms = PlainNorm(one.asking), PlainNorm(one.asked)
+        return Crossing(norms, BetweenStrands(sublayer, plan, self.comm), sides)
 
     def forward(self, inputs: Inputs) -> Tensor | Inputs:
         """The output for this rank's part of the inputs; before the last stage what the next one
         is given."""
-        given = inputs.conditions
-        conditions = () if self.conditioning is None else tuple(map(self.conditioning, given))
         recompute = self.workload.recomputes and inputs.x.requires_grad
-        x, text = inputs.x, inputs.text
-        if self.positions is not None:
-            x = self.positions(x, self.first)
+        flows = {OF_AXES: self._enter(inputs, self, self.first)}
+        for name, strand in zip(self.streams, self.beside, strict=True):
+            assert isinstance(strand, Strand)
+            flows[name] = self._enter(inputs.streams[name], strand, self.streams[name])
         for block in self.blocks.values():
             assert isinstance(block, Block)
-            x = switched(x, block.first)
+            switch(flows, block.first)
             run = recomputed(block) if recompute else block
-            x, text = run(x, text, conditions, inputs)
+            flows = run(flows)
+        x, text, *_ = flows.pop(OF_AXES)
         if self.norm is None or self.final is None:
             return replace(inputs, x=x, text=text)
         # The last norm is a plain one: there is no condition for it.
-        normed, *_ = self.norm(without_text(x, text), ())
+        others = [flow.x for flow in flows.values()]
+        others += [] if text is None else [text]
+        normed, *_ = self.norm(alone(x, *others), ())
         return self.final(normed, self.last)
 
 

@@ -34,7 +34,8 @@ def _would_run(line: str) -> str:
     work = case.workload
     if hasattr(strategy, "flattened"):
         work = strategy.flattened(work)
-    declines = strategy.misfit(work) or strategy.why_not(work, case.ranks)
+    why_not = getattr(strategy, "unfit", strategy.why_not)
+    declines = strategy.misfit(work) or why_not(work, case.ranks)
     return "" if declines else "yes"
 
 

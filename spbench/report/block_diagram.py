@@ -8,14 +8,15 @@ axis, its row is shaded: a strategy that shards it there must communicate. DSP's
     space   ░░░░░░░░ ┗━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━━┛
                 switch 12.2                           switch 11.4
 
-Axes that are only attended jointly are one row. Text tokens that are attended have a row too: they
-are cut under every sublayer. Lanes are plain data: no strategy is loaded.
+Axes that are only attended jointly are one row. Text tokens that are attended have a row too, and
+so has each stream beside the axes: they are cut under every sublayer. Lanes are plain data: no
+strategy is loaded.
 """
 
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from fractions import Fraction
 from functools import cached_property
@@ -29,7 +30,7 @@ from spbench.report import units
 from spbench.report.fit_width import folded, has_room, packed
 from spbench.report.tables import console
 from spbench.text import counted
-from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
+from spbench.workload.block import AXES, Attention, CrossAttention, Mlp, StreamAttention, Sublayer
 from spbench.workload.documents import in_words
 from spbench.workload.flops import parameters
 from spbench.workload.predicted import Lane
@@ -108,7 +109,8 @@ class Picture:
         return f"{block} {self.unit}/block   {step} {self.unit}/step"
 
     def colour(self, axis: str) -> str:
-        return COLOURS[list(self.workload.axes).index(axis) % len(COLOURS)]
+        names = [*self.workload.axes, *self.workload.streams]
+        return COLOURS[names.index(axis) % len(COLOURS)]
 
     def frames(self, width: int) -> list[Frame]:
         """For each stack the fewest frames of at most ``width`` columns, as equal as can be."""
@@ -116,6 +118,7 @@ class Picture:
 
     def _frames(self, every: range, width: int) -> list[Frame]:
         drawn = [axis for lane in self.lanes for axis in lane.axes] or [*self.workload.axes]
+        drawn += self.workload.streams
         margin = 5 + min(LABEL, max(map(len, drawn)))
         fit = max(1, (width - margin) // NARROWEST)
         size = -(-len(every) // -(-len(every) // fit))
@@ -178,7 +181,12 @@ def lane_lines(picture: Picture, lane: Lane, frame: Frame) -> Iterator[Text]:
     for axis in lane.axes:
         yield _row(picture, lane, axis, frame)
     if picture.workload.text:
-        yield _text_row(picture, lane, frame)
+        yield _whole_row("text", [bool(x.attended) for x in picture.stack], lane, frame)
+    for name in picture.workload.streams:
+        attended = [_asks(sublayer, name, ()) for sublayer in picture.stack]
+        row = _whole_row(name, attended, lane, frame)
+        row.stylize(picture.colour(name))
+        yield row
     yield from _switches(picture, lane, frame)
     yield from _transfers(picture, lane, frame)
     if is_last:
@@ -198,20 +206,28 @@ def _row(picture: Picture, lane: Lane, axis: str, frame: Frame) -> Text:
     for i in frame.sublayers:
         empty = "━" if row in rows[i] else " "
         shade = "▓" if row in rows[i] else "░"
-        is_attended = not of_model.isdisjoint(picture.stack[i].attended)
+        is_attended = _asks(picture.stack[i], AXES, of_model)
         line += (shade if is_attended else empty) * (frame.cell - 3) + empty
         if i + 1 < len(rows):
             line += _joint(row, rows[i], rows[i + 1]) + ("━" if row in rows[i + 1] else " ")
     return Text(line.rstrip(), picture.colour(lane.axes[axis][0]))
 
 
-def _text_row(picture: Picture, lane: Lane, frame: Frame) -> Text:
-    """Text is cut under every sublayer, or none, and attended with the axes."""
+def _asks(sublayer: Sublayer, stream: str, axes: Collection[str]) -> bool:
+    """Whether the keys of a sublayer are of a stream, or of ``axes`` with all others."""
+    if isinstance(sublayer, StreamAttention):
+        return sublayer.to == stream
+    return not {stream, *axes}.isdisjoint(sublayer.attended)
+
+
+def _whole_row(name: str, attended: Sequence[bool], lane: Lane, frame: Frame) -> Text:
+    """Text and streams are cut under every sublayer, or none; ``attended``: where they are."""
     shade, empty = "▓━" if lane.legs[0].axis else "░ "
-    line = "  text".ljust(frame.margin - 1) + (empty if frame.sublayers.start else " ")
+    label = name if len(name) <= LABEL else f"{name[: LABEL - 1]}…"
+    line = f"  {label}".ljust(frame.margin - 1) + (empty if frame.sublayers.start else " ")
     for i in frame.sublayers:
-        line += (shade if picture.stack[i].attended else empty) * (frame.cell - 3)
-        line += empty * (1 if i + 1 == len(picture.stack) else 3)
+        line += (shade if attended[i] else empty) * (frame.cell - 3)
+        line += empty * (1 if i + 1 == len(attended) else 3)
     return Text(line.rstrip())
 
 
@@ -353,15 +369,24 @@ def facts(picture: Picture) -> dict[str, str]:
     optimizer = f", optimizer {work.optimizer}" if work.optimizer != "none" else ""
     packed = {axis: lengths for axis in work.axes if (lengths := work.packing(axis))}
     documents = "; ".join(f"{axis}: {in_words(lengths)}" for axis, lengths in packed.items())
+    streams = {"streams": "; ".join(_stream(name, work) for name in work.streams)}
     return {
         "axes": f"{axes}: {work.tokens:,} tokens{text} a sample, batch {work.batch}{guidance}",
         **({"documents": documents} if documents else {}),
+        **(streams if work.streams else {}),
         "model": f"hidden {work.hidden}, {heads}, depth {work.depth_in_words}: "
         + ", ".join([f"{units.count_of(parameters(work).total)} parameters", *positions, *extras]),
         "activation": f"M = {M} in {work.dtype}, M / {ranks} = {share}",
         "run": f"{work.mode}, checkpointing {work.checkpointing}{optimizer}",
         "source": work.source,
     }
+
+
+def _stream(name: str, work: Workload) -> str:
+    own, strand = work.streams[name], work.strands[name]
+    heads = counted(strand.heads, "head") + (f" of {strand.head_dim}" if strand.head_dim else "")
+    heads += f", {counted(own.kv_heads, 'key head')}" if own.kv_heads else ""
+    return f"{name}: {own.length:,} tokens, hidden {strand.hidden}, {heads}"
 
 
 def _heads(picture: Picture, frame: Frame) -> Iterator[Text]:
@@ -400,10 +425,15 @@ def _name(sublayer: Sublayer, width: int, text: int) -> list[str]:
         case CrossAttention():
             words = ["cross", f"to {sublayer.length}"]
             words += [f"{sublayer.heads} heads"] if sublayer.heads else []
+        case StreamAttention():
+            words = ["cross", f"to {sublayer.to}"]
+            words += [f"{sublayer.heads} heads"] if sublayer.heads else []
         case Mlp():
             words = _words_of(sublayer)
-    if not isinstance(sublayer, CrossAttention) and sublayer.double:
+    if isinstance(sublayer, Attention | Mlp) and sublayer.double:
         words.append("double-stream")
+    if not isinstance(sublayer, Attention) and sublayer.stream:
+        words.insert(1, f"of {sublayer.stream}")
     return [line for word in words for line in textwrap.wrap(word, width)]
 
 

@@ -9,7 +9,10 @@ diagrams alike:
     mesh                the groups of ranks, by default one of all
     shards, text        which positions of each axis, and which text tokens, each rank holds
     hops                the all-to-alls of a switch between the shardings of two sublayers
+    of_streams          the plan of each stream beside the axes, which is a workload of its own
+    between             the plan of an attention from one of these strands to another
     sublayer_traffic    what one sublayer sends: the papers' formulas less a rank's own part
+    traffic_between     what an attention sends whose queries are another strand's
     sent_by_attend      what of that its attention sends again under selective checkpointing
     traffic             every transfer of one step, which follows from these
     notes               what it does beyond its usual idea, in a sentence
@@ -36,11 +39,12 @@ from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores, attend_whole
 from spbench.layers.heads import gather_traffic, gathered
 from spbench.layers.linear import LinearSpec, WholeLinear
-from spbench.workload.block import Sublayer
+from spbench.workload.block import AXES, StreamAttention, Sublayer
 from spbench.workload.flattened import flattened
 from spbench.workload.mesh import Mesh
 from spbench.workload.sharding import Shard, Sizes
 from spbench.workload.stages import Stages
+from spbench.workload.strands import Between, between, crossings
 from spbench.workload.traffic import (
     Hop,
     Move,
@@ -81,7 +85,36 @@ class Strategy(ABC):
     def declines(self, workload: Workload, ranks: int) -> str | None:
         """Why it cannot run a workload with the axes of its file on ``ranks``; or None."""
         cut = self.flattened(workload)
-        return self.misfit(cut) or self.why_not(cut, ranks)
+        return self.misfit(cut) or self.unfit(cut, ranks)
+
+    @final
+    def unfit(self, workload: Workload, ranks: int) -> str | None:
+        """Why it cannot run on ``ranks``, streams included, with values that would work; or
+        None."""
+        return self.why_not_streams(workload, ranks) or self.why_not(workload, ranks)
+
+    @property
+    def beside_axes(self) -> Strategy | None:
+        """What shares out streams beside the axes, and attention from and to them; None: nothing
+        does."""
+        return None
+
+    def why_not_streams(self, workload: Workload, ranks: int) -> str | None:
+        """Why it cannot share out the streams beside the axes on ``ranks``; or None."""
+        if not workload.streams:
+            return None
+        if (own := self.beside_axes) is None:
+            return (
+                f"it does not share out streams beside the axes ({', '.join(workload.streams)}); "
+                "ulysses, kv-gather, ring, megatron-sp and megatron-tp do"
+            )
+        for name in workload.streams:
+            if unfit := own.why_not(workload.strands[name], ranks):
+                return f"of stream {name}: {unfit}"
+        for one, _ in crossings(workload):
+            if unfit := own.why_not(one.attended, ranks):
+                return f"of attention to {one.asked_name or AXES}: {unfit}"
+        return None
 
     def misfit(self, workload: Workload) -> str | None:
         """Why its options do not fit this workload, on any number of ranks; or None."""
@@ -126,6 +159,9 @@ class InGroups(Strategy, ABC):
 
     def flattened(self, workload: Workload) -> Workload:
         return self.own.flattened(workload)
+
+    def why_not_streams(self, workload: Workload, ranks: int) -> str | None:
+        return None  # a subclass says in its own words whether it serves them
 
     @property
     def only_measured(self) -> str | None:
@@ -202,6 +238,40 @@ class Plan:
         """The attention of the busiest rank over the mean of all, where options decide on it."""
         return 1.0
 
+    @final
+    @cached_property
+    def of_streams(self) -> Mapping[str, Plan]:
+        """The plan of each stream beside the axes, by name."""
+        work = self.workload
+        return {name: self._beside(work.strands[name]) for name in work.streams}
+
+    @final
+    def between(self, sublayer: StreamAttention) -> Plan:
+        """The plan of an attention from one strand to another: it has the keys' positions, and the
+        heads."""
+        if sublayer not in self._between:
+            one = between(sublayer, self.workload)
+            self._between[sublayer] = self._beside(one.attended)
+        return self._between[sublayer]
+
+    @cached_property
+    def _between(self) -> dict[StreamAttention, Plan]:
+        return {}
+
+    def _beside(self, workload: Workload) -> Plan:
+        strategy = self.strategy.beside_axes
+        assert strategy is not None, "who serves no streams has declined them"
+        return strategy.on(workload, self.ranks)
+
+    @final
+    def held_tokens(self, strand: str, axis: str) -> Shard:
+        """Which tokens (B, S, ...) of a strand each rank holds, the sharded axis outermost in S.
+
+        ``axis``: the sharded one of the axes; of a stream it is the stream.
+        """
+        plan, along = (self.of_streams[strand], strand) if strand else (self, axis)
+        return plan.shards[along].spread(1, plan.workload.tokens // plan.workload.axes[along])
+
     def choices(self, sublayer: Sublayer) -> Sequence[str]:
         """Axes that might be sharded in ``sublayer``, of a plan that may switch between them."""
         return ()
@@ -235,6 +305,37 @@ class Plan:
         """Transfers of ``sublayer`` while ``axis`` is sharded; by default, of its side input."""
         return gather_traffic(sublayer, self.workload, self.shard)
 
+    def traffic_between(self, one: Between, queries: Sizes, keys: Sizes) -> Traffic:
+        """Transfers of the attention that ``between`` makes this the plan of; by default none.
+
+        Parameters
+        ----------
+        one
+            Its sizes, and those of both strands.
+        queries, keys : Sizes
+            Positions of the strand that asks, and of the one that is asked, of each rank.
+
+        Returns
+        -------
+        Traffic
+            In forward and in backward, those of its projections included.
+        """
+        return [], []
+
+    @final
+    def traffic_of(self, sublayer: Sublayer, axis: str) -> Traffic:
+        """Transfers of a sublayer of any strand while ``axis`` is sharded."""
+        work = self.workload
+        if isinstance(sublayer, StreamAttention):
+            one = between(sublayer, work)
+            names = work.strand_of(sublayer), one.asked_name
+            held = (self.held_tokens(name, axis).sizes for name in names)
+            return self.between(sublayer).traffic_between(one, *held)
+        if name := work.strand_of(sublayer):
+            own, _ = work.at_home(sublayer)
+            return self.of_streams[name].sublayer_traffic(own, name)
+        return self.sublayer_traffic(sublayer, axis)
+
     def sent_by_attend(self, sublayer: Sublayer, axis: str) -> list[Transfer]:
         """Transfers of ``attend`` in forward, up to the last tensor that its backward needs.
 
@@ -247,7 +348,12 @@ class Plan:
     @final
     def attended_again(self, sublayer: Sublayer, axis: str) -> list[Transfer]:
         """What ``sublayer`` sends again in backward since its attention alone is recomputed."""
-        return self.sent_by_attend(sublayer, axis) if self.workload.recomputes_attention else []
+        if not self.workload.recomputes_attention or isinstance(sublayer, StreamAttention):
+            return []  # attention to another strand is kept, as cross-attention is
+        if name := self.workload.strand_of(sublayer):
+            own, _ = self.workload.at_home(sublayer)
+            return self.of_streams[name].sent_by_attend(own, name)
+        return self.sent_by_attend(sublayer, axis)
 
     def linear_in(self, spec: LinearSpec, comm: Collectives) -> nn.Module:
         """The projection into a sublayer: (…, H) and the current shard -> (…, *out)."""
@@ -266,7 +372,8 @@ class Plan:
         ----------
         q, k, v : Tensor
             (B, *axes, Z, D), cut as ``shard`` says; k and v may have fewer heads. With text, image
-            and text are one axis of S + L positions.
+            and text are one axis of S + L positions. From strand to strand (B, S, Z, D), q of other
+            positions than k and v, cut as ``scores.queries`` says.
         scores : Scores
             The attended dims; mask, projection and bias.
         shard : Shard
@@ -303,7 +410,7 @@ class Plan:
     def transfers_of(self, move: Move) -> list[Transfer]:
         """Transfers of a sublayer in a step, with those of the switch to its axis."""
         sublayer, axis = move.place.sublayer, move.axis
-        own = self.sublayer_traffic(sublayer, axis)
+        own = self.traffic_of(sublayer, axis)
         switches = self.switch_traffic(move.before, axis)
         again = self.attended_again(sublayer, axis)
         return in_a_step(self.workload, move.place, own, switches, self.ends_in_transfer, again)

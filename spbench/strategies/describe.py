@@ -159,7 +159,7 @@ def lanes(
 
 
 def _lane(name: str, strategy: Strategy, workload: Workload, ranks: int) -> Lane:
-    why_not = strategy.why_not(workload, ranks)
+    why_not = strategy.unfit(workload, ranks)
     if why_not is not None:
         return Lane(strategy=name, why_not=why_not)
     plan = strategy.on(workload, ranks)
@@ -198,7 +198,7 @@ def _legs(plan: Plan, rank: int, times: int) -> tuple[Leg, ...]:
     ):
         key = sublayer, axis, after
         if key not in made:
-            forward, _ = plan.sublayer_traffic(sublayer, axis)
+            forward, _ = plan.traffic_of(sublayer, axis)
             hops, _ = plan.switch_traffic(axis, after)
             sent_bytes = times * sum((hop.sent[rank] for hop in hops), Fraction(0))
             switch = Sent(op=hops[0].op, sent_bytes=sent_bytes) if hops else None

@@ -17,7 +17,7 @@ layout changes. From the idea to the planner:
     cheapest_layout   the layout of fewest bytes for given settings
 
 Attention over all axes joined leaves none to shard: another strategy attends in that sublayer, at
-its true cost.
+its true cost. So it does along streams beside the axes, and from and to them.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import islice, pairwise, permutations, product
 from operator import itemgetter
-from typing import ClassVar, NamedTuple, final
+from typing import Any, ClassVar, NamedTuple, final
 
 from torch import Tensor
 
@@ -35,7 +35,7 @@ from spbench.comm.collectives import Collectives
 from spbench.comm.started_switches import can_be_in_chunks
 from spbench.layers.attention import Scores
 from spbench.strategies.base import Hops, Layout, Plan, Strategy
-from spbench.strategies.fixed_axis import AUTO, FixedPlan, chunks_of
+from spbench.strategies.fixed_axis import AUTO, FixedAxis, FixedPlan, chunks_of
 from spbench.strategies.refusals import (
     across_misfit,
     chunks_misfit,
@@ -50,6 +50,8 @@ from spbench.workload.sharding import Shard
 from spbench.workload.traffic import Hop, Traffic, Transfer, bytes_in_a_step
 from spbench.workload.workload import Workload
 
+OF_STREAMS = EXCHANGES[0]
+"""What shares out streams beside the axes."""
 MOST = 8
 """Settings that are weighed at most, those of the smallest inner groups."""
 
@@ -82,6 +84,8 @@ class DSPPlan(Plan):
             joint = "attention over all axes joined leaves none to shard: it goes by"
             why = ", which sends the fewest bytes" if self.chose_exchange else ""
             notes.append(f"{joint} {self.strategy.across}{why}")
+        if self.workload.streams:
+            notes.append(f"streams, and attention from and to them, go by {OF_STREAMS}")
         if self.strategy.chunks not in (AUTO, "1") and not self._can_leave_in_chunks:
             notes.append(
                 "switches go whole: none follows an mlp or a cross-attention, without a condition "
@@ -161,7 +165,18 @@ class DSP(Strategy):
         unfit = chunks_misfit(self.chunks) or size_misfit(inner=self.inner)
         return unfit or across_misfit(self.across, (AUTO, *EXCHANGES))
 
+    @property
+    def beside_axes(self) -> FixedAxis:
+        # A stream has one axis, which its own attention goes along: none is left to shard.
+        return exchange(OF_STREAMS)
+
     def why_not(self, workload: Workload, ranks: int) -> str | None:
+        if workload.streams and self.inner not in (AUTO, "1"):
+            streams = ", ".join(workload.streams)
+            return (
+                f"streams beside the axes ({streams}) are asked where one axis is sharded, not "
+                f"two; leave out the option inner={self.inner}"
+            )
         unfit = groups_why_not(ranks, inner=self.inner)
         if unfit or any(map(leads_through, self._drafts(workload, ranks))):
             return unfit
@@ -195,6 +210,7 @@ class DSP(Strategy):
             plans = {name: exchange_on(name, joint, ranks) for name in self._names}
             across = {name: plan for name, plan in plans.items() if not isinstance(plan, str)}
         sizes = [size for size in divisors(ranks) if size == 1 or size <= ranks // 2]
+        sizes = [1] if workload.streams else sizes
         for size in sizes if self.inner == AUTO else [int(self.inner)]:
             drafts = [
                 self._draft(name, plan, size, workload, ranks)
@@ -271,7 +287,8 @@ def joint_alone(workload: Workload) -> Workload | None:
     joint = [attention for attention in workload.attentions if set(attention.axes) == every_axis]
     if not joint:
         return None
-    return workload.model_copy(update={"stacks": None, "depth": 1, "block": tuple(joint)})
+    alone: dict[str, Any] = {"stacks": None, "depth": 1, "block": tuple(joint), "streams": {}}
+    return workload.model_copy(update=alone)
 
 
 def exchange_on(name: str, joint: Workload, ranks: int) -> FixedPlan | str:
@@ -545,7 +562,7 @@ def _inside(sublayer: Sublayer, plan: Plan) -> dict[str, Cost]:
         axis: (
             bytes_in_a_step(
                 plan.workload,
-                *plan.sublayer_traffic(sublayer, axis),
+                *plan.traffic_of(sublayer, axis),
                 attended_again=plan.attended_again(sublayer, axis),
             ),
             plan.shard(axis).imbalance - 1,

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
-from typing import ClassVar, final
+from typing import ClassVar, Self, final
 
 from spbench.layers.heads import all_heads
 from spbench.strategies.base import Plan, Strategy
@@ -155,6 +155,11 @@ class FixedAxis(Strategy, ABC):
             return None
         limit = f"use 1 to {length} ranks"
         return f"{length} positions of {axis} cannot be split over {ranks} ranks; {limit}"
+
+    @property
+    def with_any_axis(self) -> Self:
+        """It with its axis left open, for a workload with other axes."""
+        return replace(self, shard_axis=AUTO)
 
     @final
     def axes(self, workload: Workload, ranks: int) -> list[str]:

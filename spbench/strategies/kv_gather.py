@@ -57,7 +57,8 @@ from spbench.strategies.refusals import blocks_why_not
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.edges import Edges
 from spbench.workload.mask import Mask, Runs, Tile
-from spbench.workload.sharding import Run, Shard
+from spbench.workload.sharding import Run, Shard, Sizes
+from spbench.workload.strands import Between
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
 
@@ -79,9 +80,17 @@ class GatherPlan(BalancedPlan):
         if sublayer.projection:
             return projected_traffic(sublayer, self.workload, self.ranks)
         sizes, both = self.held(axis), self.workload.key_value_bytes
-        gather, again = Transfer.all_gather(both, sizes), self.strategy.gather_again
         if sublayer.pair_bias:
-            return [gather], [Transfer.reduce_scatter(both, sizes)]
+            return [Transfer.all_gather(both, sizes)], [Transfer.reduce_scatter(both, sizes)]
+        return self._gathered(sizes)
+
+    def traffic_between(self, one: Between, queries: Sizes, keys: Sizes) -> Traffic:
+        return self._gathered(keys)  # queries stay, whoever's they are
+
+    def _gathered(self, sizes: Sizes) -> Traffic:
+        """``sizes``: positions of keys that each rank holds."""
+        gather = Transfer.all_gather(self.workload.key_value_bytes, sizes)
+        again = self.strategy.gather_again
         of_each = self.workload.key_bytes, self.workload.value_bytes
         scatters = [Transfer.reduce_scatter(each, sizes) for each in of_each]
         return [gather], [gather, *scatters] if again else scatters
@@ -109,6 +118,10 @@ class KVGather(BalancedAxis):
     forms: ClassVar[tuple[str, ...]] = ("gather-again", "balance=work")
     plan: ClassVar[type[GatherPlan]] = GatherPlan
     gather_again: bool = False
+
+    @property
+    def beside_axes(self) -> KVGather:
+        return self.with_any_axis
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
         unfit = blocks_why_not(axis, workload)
@@ -174,14 +187,14 @@ class _Gathered(torch.autograd.Function):
         total = with_sinks(total, sinks)
         out = put_outermost(folding.unfold(total.out), shard.dim, q.dtype)
         ctx.save_for_backward(q, mine if again else gathered(), out, total.lse, sinks)
-        ctx.how = folding, keys, scores.causal, comm, again, sizes
+        ctx.how = folding, folding.of_keys(k), keys, scores.causal, comm, again, sizes
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         q, kept, out, lse, sinks = ctx.saved_tensors
-        folding, keys, masked, comm, again, sizes = ctx.how
+        folding, of_keys, keys, masked, comm, again, sizes = ctx.how
         gathered = comm.start_all_gather(kept, keys).wait if again else lambda: kept
         mine = kept if again else kept.narrow(0, keys.offset(comm.rank), keys.sizes[comm.rank])
         rows, d_q = (*(folding.fold(x) for x in (grad, q, out)), lse), None
@@ -201,7 +214,7 @@ class _Gathered(torch.autograd.Function):
                 d_whole = d_keys
         ordered = [by_rank(x, keys, 2) if masked else x for x in d_whole]
         d_keys, d_whole = [], []
-        d_mine = _scattered(ordered, keys, folding, comm)
+        d_mine = _scattered(ordered, keys, of_keys, comm)
         d_sinks = gradient_of_sinks(rows[0], rows[2], lse, sinks)
         return folding.unfold(d_q).to(q.dtype), *d_mine, d_sinks, *(None,) * 4
 

@@ -51,6 +51,7 @@ from spbench.strategies.registry import EXCHANGES, exchange
 from spbench.workload.block import Attention, Sublayer
 from spbench.workload.mesh import TP, Members, Mesh
 from spbench.workload.sharding import Shard, Sizes, shard_sizes
+from spbench.workload.strands import Between
 from spbench.workload.traffic import Hop, Traffic, Transfer, along, streams
 from spbench.workload.workload import Workload
 
@@ -108,6 +109,14 @@ class CutPlan(Plan):
         bias, back = bias_traffic_by_groups(sublayer, work, len(image))
         copies = copies_traffic(sublayer, work, len(image))
         return gathers + norm + bias + scatters, gathers + back + norm + again + scatters + copies
+
+    def traffic_between(self, one: Between, queries: Sizes, keys: Sizes) -> Traffic:
+        through = (one.asking.activation_bytes, queries), (one.asked.activation_bytes, keys)
+        gathers = [Transfer.all_gather(*stream) for stream in through]
+        scatters = [Transfer.reduce_scatter(*stream) for stream in through]
+        again = [] if self.keep_input else gathers
+        # Both strands come in and one goes out; of backward the gradient of that comes first.
+        return [*gathers, scatters[0]], [gathers[0], *again, *scatters]
 
     def sent_by_attend(self, sublayer: Sublayer, axis: str) -> list[Transfer]:
         bias, _ = bias_traffic_by_groups(sublayer, self.workload, self.ranks)
@@ -272,6 +281,10 @@ class MegatronSP(FixedAxis):
     def environment(self, capability: tuple[int, int]) -> dict[str, str]:
         # Up to Hopper the gather only so reaches the device before the product that hides it.
         return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if capability < (10, 0) else {}
+
+    @property
+    def beside_axes(self) -> MegatronSP:
+        return self.with_any_axis
 
     @property
     def other(self) -> FixedAxis:

@@ -39,7 +39,8 @@ from spbench.strategies.base import Plan, Strategy
 from spbench.strategies.refusals import cut_why_not
 from spbench.workload.block import Sublayer
 from spbench.workload.mesh import Mesh
-from spbench.workload.sharding import Shard
+from spbench.workload.sharding import Shard, Sizes
+from spbench.workload.strands import Between
 from spbench.workload.traffic import Traffic, Transfer, streams
 from spbench.workload.workload import Workload
 
@@ -75,6 +76,13 @@ class TensorPlan(Plan):
         copies = copies_traffic(sublayer, work, self.ranks)
         return norm + sums, taken_traffic(sublayer, work, self.ranks) + norm + sums + copies
 
+    def traffic_between(self, one: Between, queries: Sizes, keys: Sizes) -> Traffic:
+        asking, asked = (
+            Transfer.all_reduce(side.activation_bytes, self.ranks)
+            for side in (one.asking, one.asked)
+        )
+        return [asking], [asking, asked]  # behind the projection out; before those in
+
     def sent_by_attend(self, sublayer: Sublayer, axis: str) -> list[Transfer]:
         return []  # a rank takes the bias of its heads from what it holds
 
@@ -107,6 +115,10 @@ class MegatronTP(Strategy):
     def environment(self, capability: tuple[int, int]) -> dict[str, str]:
         # Up to Hopper the sum only so reaches the device before the product that hides it.
         return {"CUDA_DEVICE_MAX_CONNECTIONS": "1"} if capability < (10, 0) else {}
+
+    @property
+    def beside_axes(self) -> MegatronTP:
+        return self
 
     def why_not(self, workload: Workload, ranks: int) -> str | None:
         return cut_why_not(workload, ranks)

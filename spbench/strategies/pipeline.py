@@ -128,6 +128,9 @@ class Pipeline(InGroups):
             return f"{PP}={self.pp} cuts a stack of blocks, and an attention alone is none"
         if workload.zero:
             return f"{PP}={self.pp} goes with zero 0, not with zero {workload.zero}"
+        if workload.streams:
+            streams = ", ".join(workload.streams)
+            return f"{PP}={self.pp} does not pass on streams beside the axes ({streams})"
         if workload.blocks < self.pp:
             blocks = counted(workload.blocks, "block")
             return f"{blocks} cannot make {self.pp} stages; {PP} may be 1 to {workload.blocks}"

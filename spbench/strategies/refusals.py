@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 from spbench.workload.block import Attention, CrossAttention
-from spbench.workload.fields import ACROSS_HEADS
+from spbench.workload.fields import ACROSS_HEADS, OF_AXES
 from spbench.workload.workload import Workload
 
 
@@ -28,7 +28,7 @@ def cut_why_not(workload: Workload, ranks: int, *, copies: bool = True) -> str |
             "share heads or pass keys can run it"
         )
     limits = []
-    for sublayer in workload.kinds:
+    for sublayer in workload.strands[OF_AXES].kinds:
         match sublayer:
             case Attention():
                 # A norm of all keys of a position would count the squares of copies twice.
@@ -39,7 +39,7 @@ def cut_why_not(workload: Workload, ranks: int, *, copies: bool = True) -> str |
                 unit = "heads of cross_attention" if sublayer.heads else "heads"
                 limits.append((sublayer.heads or workload.heads, unit))
     limits += [(workload.columns(mlp), "columns of the mlp") for mlp in workload.mlps]
-    return _too_few(*min(limits), ranks)
+    return _too_few(*min(limits), ranks) if limits else None
 
 
 def tp_why_not(workload: Workload, size: int) -> str | None:
@@ -48,6 +48,11 @@ def tp_why_not(workload: Workload, size: int) -> str | None:
         return (
             f"groups of tp={size} do not share out a pair bias, by rows across them and by heads "
             "inside; leave out the option tp"
+        )
+    if workload.streams:
+        return (
+            f"groups of tp={size} do not share out streams beside the axes "
+            f"({', '.join(workload.streams)}); leave out the option tp"
         )
     why_not = cut_why_not(workload, size, copies=False)
     return why_not and why_not.replace(" ranks; use", f" ranks of tp={size}; use")

@@ -59,6 +59,7 @@ from spbench.workload.block import Attention, Sublayer
 from spbench.workload.edges import Edges
 from spbench.workload.fields import DTYPE_BYTES
 from spbench.workload.sharding import Shard, Sizes
+from spbench.workload.strands import Between
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
 
@@ -79,12 +80,21 @@ class RingPlan(BalancedPlan):
             return super().sublayer_traffic(sublayer, axis)
         if sublayer.projection:
             return projected_traffic(sublayer, self.workload, self.ranks)
-        sizes, both = self.held(axis), self.workload.key_value_bytes
+        edges = self.edges(sublayer)
+        return self._around(self.held(axis), None if edges is None else edges.hops)
+
+    def traffic_between(self, one: Between, queries: Sizes, keys: Sizes) -> Traffic:
+        return self._around(keys)  # queries stay, whoever's they are
+
+    def _around(self, sizes: Sizes, hops: int | None = None) -> Traffic:
+        """What a ring sends of keys that ranks hold so; ``hops``: how far each block goes, None:
+        all the way."""
+        both = self.workload.key_value_bytes
         # Gradients go round in 4 bytes at least: twice the bytes of 16-bit keys.
         wider = max(1, 4 // DTYPE_BYTES[self.workload.dtype])
         wider = 1 if self.strategy.half_gradients else wider
-        if (edges := self.edges(sublayer)) is not None:
-            return _stopping(both, sizes, edges.hops, wider)
+        if hops is not None:
+            return _stopping(both, sizes, hops, wider)
         # Each rank sends on the sum for each block but its own: the bytes of a reduce-scatter.
         home = replace(Transfer.reduce_scatter(wider * both, sizes), op="p2p")
         return [Transfer.ring(both, sizes)], [Transfer.ring(both, sizes), home]
@@ -118,6 +128,10 @@ class Ring(BalancedAxis):
     forms: ClassVar[tuple[str, ...]] = ("half-gradients", "balance=work")
     plan: ClassVar[type[RingPlan]] = RingPlan
     half_gradients: bool = False
+
+    @property
+    def beside_axes(self) -> Ring:
+        return self.with_any_axis
 
     def why_not_along(self, axis: str, workload: Workload, ranks: int) -> str | None:
         unfit = biased_why_not(axis, workload) or blocks_why_not(axis, workload)
@@ -161,14 +175,15 @@ class _Ring(torch.autograd.Function):
         total = with_sinks(total, sinks)
         out = put_outermost(folding.unfold(total.out), shard.dim, q.dtype)
         ctx.save_for_backward(q, mine, out, total.lse, sinks)
-        ctx.how = folding, keys, scores.causal, comm, q.dtype if half else total.lse.dtype, sizes
+        dtype = q.dtype if half else total.lse.dtype
+        ctx.how = folding, folding.of_keys(k), keys, scores.causal, comm, dtype, sizes
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Any, ...]:
         q, mine, out, lse, sinks = ctx.saved_tensors
-        folding, keys, masked, comm, dtype, sizes = ctx.how
+        folding, of_keys, keys, masked, comm, dtype, sizes = ctx.how
         rows = *(folding.fold(x) for x in (grad, q, out)), lse
         # Gradients of a block travel behind it, and begin where it comes first.
         coming: Pending[Tensor] | None = None
@@ -194,7 +209,7 @@ class _Ring(torch.autograd.Function):
         assert coming is not None, "a ring has two ranks or more"
         d_mine = unpack(add_gradients(coming.wait(), own).to(q.dtype), sizes)
         d_sinks = gradient_of_sinks(rows[0], rows[2], lse, sinks)
-        return folding.unfold(d_q).to(q.dtype), *map(folding.unfold, d_mine), d_sinks, *(None,) * 4
+        return folding.unfold(d_q).to(q.dtype), *map(of_keys.unfold, d_mine), d_sinks, *(None,) * 4
 
 
 class _Stopping(torch.autograd.Function):

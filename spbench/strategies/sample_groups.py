@@ -91,6 +91,12 @@ class SampleGroups(InGroups):
         reason = self.own.why_not(self._of_a_group(workload), ranks // groups)
         return f"in each of {groups} groups: {reason}" if reason else None
 
+    def why_not_streams(self, workload: Workload, ranks: int) -> str | None:
+        groups = self.around.groups
+        if ranks % groups:
+            return None  # there are no groups to share them out in: ``why_not``
+        return self.own.why_not_streams(self._of_a_group(workload), ranks // groups)
+
     def on(self, workload: Workload, ranks: int) -> SamplePlan:
         of_a_group = self.own.on(self._of_a_group(workload), ranks // self.around.groups)
         return SamplePlan.around(

@@ -22,11 +22,12 @@ from torch import Tensor
 from spbench.comm.collectives import Collectives
 from spbench.layers.attention import Scores
 from spbench.layers.head_chunks import attend_in_chunks, head_chunks
-from spbench.layers.heads import attend_by_heads, traffic_by_heads
+from spbench.layers.heads import attend_by_heads, traffic_between_by_heads, traffic_by_heads
 from spbench.strategies.fixed_axis import FixedAxis, FixedPlan, chunks_of, padding_in_words
 from spbench.strategies.refusals import chunks_misfit, heads_why_not
 from spbench.workload.block import Attention, Sublayer
-from spbench.workload.sharding import Shard
+from spbench.workload.sharding import Shard, Sizes
+from spbench.workload.strands import Between
 from spbench.workload.traffic import Traffic, Transfer
 from spbench.workload.workload import Workload
 
@@ -73,6 +74,9 @@ class UlyssesPlan(FixedPlan):
             return traffic_by_heads(sublayer, self.workload, axis, self.held(axis), pads)
         return super().sublayer_traffic(sublayer, axis)
 
+    def traffic_between(self, one: Between, queries: Sizes, keys: Sizes) -> Traffic:
+        return traffic_between_by_heads(one, queries, keys, self.strategy.padded)
+
     def sent_by_attend(self, sublayer: Sublayer, axis: str) -> list[Transfer]:
         sent = super().sent_by_attend(sublayer, axis)
         if isinstance(sublayer, Attention) and self.exchanges(axis in sublayer.axes):
@@ -83,7 +87,7 @@ class UlyssesPlan(FixedPlan):
         self, q: Tensor, k: Tensor, v: Tensor, scores: Scores, shard: Shard, comm: Collectives
     ) -> Tensor:
         if self.exchanges(shard.dim in scores.dims):
-            if self.head_chunks > 1 and comm.size > 1:
+            if self.head_chunks > 1 and comm.size > 1 and scores.queries is None:
                 return attend_in_chunks(q, k, v, scores, shard, comm, self.head_chunks)
             return attend_by_heads(q, k, v, scores, shard, comm, pads=self.strategy.padded)
         return super().attend(q, k, v, scores, shard, comm)
@@ -101,6 +105,10 @@ class Ulysses(FixedAxis):
     every_attention: bool = False
     padded: bool = False
     chunks: str = "1"
+
+    @property
+    def beside_axes(self) -> Ulysses:
+        return self.with_any_axis
 
     def misfit(self, workload: Workload) -> str | None:
         if self.padded and self.chunks != "1":

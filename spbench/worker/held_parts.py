@@ -16,7 +16,7 @@ from typing import final
 from torch import nn
 
 from spbench.layers.linear import part_of
-from spbench.model.inputs import GRADIENT_OF_TEXT, gradient_name
+from spbench.model.inputs import GRADIENT_OF_TEXT, gradient_name, gradient_of_stream
 from spbench.strategies.base import Plan
 from spbench.workload.mesh import PP
 from spbench.workload.sharding import Run, Shard, Shards
@@ -76,6 +76,8 @@ class HeldParts:
         """How the output and the inputs' gradients are cut; ``pairs``: how each of these is."""
         given = {gradient_name(axis): cut for axis, cut in pairs.items()}
         given |= {"gradient of the input": self.first, GRADIENT_OF_TEXT: self.group.text}
+        streams = self.group.of_streams.items()
+        given |= {gradient_of_stream(name): plan.shards[name] for name, plan in streams}
         found = {name: (*self._among(cut), self.entering) for name, cut in given.items()}
         return found | {"output": (*self._among(self.last), self.leaving)}
 

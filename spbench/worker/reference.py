@@ -83,6 +83,10 @@ class Reference:
 class OneDevice(Strategy):
     """The reference: every rank's group is itself, and nothing is sent."""
 
+    @property
+    def beside_axes(self) -> Strategy:
+        return self
+
     def why_not(self, workload: Workload, ranks: int) -> str | None:
         return None if ranks == 1 else "one device is one rank"
 
@@ -211,6 +215,15 @@ def _needed_bytes(workload: Workload, ranks: int, device: torch.device) -> float
     and no grouped queries in float32.
     """
     size = max(4, DTYPE_BYTES[workload.dtype])  # the reference of 16 bits runs in 32
+    kept = sum(_kept_of(strand, ranks, device) for strand in workload.strands.values())
+    # Weights, gradients on either inputs, the rank's own; an optimizer's two moments, the weights
+    # that it gives, and what is kept of them.
+    copies = 5 if workload.optimizer == "none" else 10
+    return size * (kept + copies * parameters(workload).total)
+
+
+def _kept_of(workload: Workload, ranks: int, device: torch.device) -> float:
+    """Numbers that backward needs of one strand: activations, scores and pairs."""
     tokens, part = workload.samples * workload.all_tokens, 1 + 1 / ranks
     widest = max(workload.hidden, workload.attention_width)
     activations = len(workload.stack) * LIVE_ACTIVATIONS * tokens * widest
@@ -225,11 +238,7 @@ def _needed_bytes(workload: Workload, ranks: int, device: torch.device) -> float
         square = tokens * workload.length(attention) * workload.heads
         scores += 2 * square * (part if keeps else 1 / ranks)
     pairs = sum(workload.axes[axis] ** 2 * channels for axis, channels in workload.pairs.items())
-    kept = activations * part + scores + 2 * workload.samples * pairs
-    # Weights, gradients on either inputs, the rank's own; an optimizer's two moments, the weights
-    # that it gives, and what is kept of them.
-    copies = 5 if workload.optimizer == "none" else 10
-    return size * (kept + copies * parameters(workload).total)
+    return activations * part + scores + 2 * workload.samples * pairs
 
 
 def run_seeded(step: Step, rounded_to: torch.dtype, observer: Observer) -> dict[str, Tensor]:

@@ -31,7 +31,7 @@ from spbench.comm.transport import Transports
 from spbench.layers.linear import summed_over, whole_bytes
 from spbench.model import inputs
 from spbench.model.inputs import Inputs, Samples, load_weights
-from spbench.model.sublayers import Attending
+from spbench.model.sublayers import Attending, SelfAttention
 from spbench.model.transformer import AttentionModel, Transformer, model_of
 from spbench.strategies.base import Plan
 from spbench.worker.fingerprint import Grids
@@ -95,8 +95,9 @@ class Step:
         with device:
             model = self._model()
         self.seed = seed
-        queries, keys, _ = workload.qkv_widths
-        load_weights(model, self.comm.rank, seed, sharpness, (queries, keys))
+        projected = (x for x in model.named_modules() if isinstance(x[1], SelfAttention))
+        keys = {f"{name}.qkv.bias": module.keys for name, module in projected}
+        load_weights(model, self.comm.rank, seed, sharpness, keys)
         self.model = model.requires_grad_(self.train)
         named = self._whole.named_parameters()
         self._weight_cuts = {name: self.held.cut_of_weight(name, p) for name, p in named}
@@ -219,6 +220,8 @@ class Step:
         strategy gets the same. ``rounded_to``: a coarser dtype that they are rounded to."""
         cuts = {"x": self.held.first, "text": self.model.text}
         cuts |= {f"pairs of {axis}": cut for axis, cut in self.model.pairs.items()}
+        streams = self.plan.group.of_streams.items()
+        cuts |= {f"stream {name}": plan.shards[name] for name, plan in streams}
         where: dict[str, Any] = {"device": self.device, "dtype": rounded_to or self.dtype}
         held, rank = self.held, self.comm.rank
         computed, entering, leaving = (

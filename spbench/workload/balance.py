@@ -23,6 +23,7 @@ from itertools import pairwise
 from typing import final
 
 from spbench.workload.block import Attention
+from spbench.workload.fields import OF_AXES
 from spbench.workload.flops import pairs_seen, score_flops, sublayer_flops
 from spbench.workload.mask import Runs, held
 from spbench.workload.sharding import Shard, Sizes
@@ -52,7 +53,8 @@ class PositionWork:
     def beside(self) -> int:
         """All that is not in those attentions, of all positions together."""
         work = self.workload
-        every = sum(n * sublayer_flops(x, work) for x, n in Counter(work.stack).items())
+        own = Counter(x for x in work.stack if work.strand_of(x) == OF_AXES)  # none of streams
+        every = sum(n * sublayer_flops(x, work) for x, n in own.items())
         scores = sum(n * score_flops(x, work) for x, n in self.uneven.items())
         # Backward is twice the forward, and runs a forward once more where it recomputes.
         return (every - scores) * (

@@ -3,7 +3,8 @@
 Self-attention, cross-attention and mlp are the sublayers.
 
 Self-attention goes along one axis, with the others as batch, or along several axes joined
-into one sequence.
+into one sequence. Streams are positions beside the axes, with sublayers of their own among the
+others of a block, and attention from the one to the other.
 """
 
 from typing import Annotated, Any, Literal, NamedTuple
@@ -127,13 +128,8 @@ def _documents(value: Any) -> Any:
     return tuple(value)
 
 
-class BlockItem(Frozen):
-    """A sublayer, written without fields at their defaults."""
-
-    @property
-    def attended(self) -> tuple[str, ...]:
-        """Axes along which the sublayer mixes positions."""
-        return ()
+class Brief(Frozen):
+    """Data that is written without fields at their defaults."""
 
     @model_serializer(mode="wrap")
     def _as_written(self, handler: SerializerFunctionWrapHandler) -> dict[str, Any]:
@@ -144,6 +140,15 @@ class BlockItem(Frozen):
         return data
 
 
+class BlockItem(Brief):
+    """A sublayer."""
+
+    @property
+    def attended(self) -> tuple[str, ...]:
+        """Axes along which the sublayer mixes positions."""
+        return ()
+
+
 class Mlp(BlockItem):
     """Two linear layers, ``ratio`` x hidden wide; swiglu adds a third as its gate."""
 
@@ -151,6 +156,8 @@ class Mlp(BlockItem):
     activation: Activation = "gelu"
     double: bool = False
     """Whether text tokens have weights of their own here; beside an attention as that one says."""
+    stream: Name | None = None
+    """The stream whose positions it takes; None: those of the axes."""
 
     @property
     def ways_in(self) -> int:
@@ -219,6 +226,49 @@ class CrossAttention(BlockItem):
     length: Size = Field(alias="cross_attention")
     heads: Size | None = None
     """Heads of this sublayer; None: as many as the workload's."""
+    stream: Name | None = None
+    """The stream whose positions ask; None: those of the axes."""
+
+
+AXES = "axes"
+"""What an attention of a stream asks if it asks all positions of the axes."""
+
+
+class StreamAttention(BlockItem):
+    """Attention from every position of one stream to every position of another, sharded as well."""
+
+    to: Name = Field(alias="cross_attention")
+    """The stream that is asked, or ``axes``."""
+    stream: Name | None = None
+    """The stream whose positions ask; None: those of the axes."""
+    heads: Size | None = None
+    """Heads; None: those of the stream that asks."""
+    head_dim: Size | None = None
+    """Numbers of a head; None: with ``heads`` the asking stream's hidden size over them, else those
+    of its heads."""
+
+
+class Stream(Brief):
+    """Positions beside the axes, with an activation of their own; what is None is the
+    workload's."""
+
+    length: Size
+    hidden: Size | None = None
+    heads: Size | None = None
+    kv_heads: Size | None = None
+    """Heads of keys and values; None: the workload's, or with ``heads`` as many as those."""
+    head_dim: Size | None = None
+    """Numbers of a head; None: the workload's, or with ``hidden`` or ``heads`` the one over the
+    other."""
+
+
+def _stream(value: Any) -> Any:
+    """A stream from its length alone."""
+    is_length = isinstance(value, int) and not isinstance(value, bool)
+    return {"length": value} if is_length else value
+
+
+NamedStream = Annotated[Stream, BeforeValidator(_stream)]
 
 
 SUBLAYERS: dict[str, type[Frozen]] = {
@@ -228,21 +278,27 @@ SUBLAYERS: dict[str, type[Frozen]] = {
 }
 
 
-PARTS: dict[str, type[Frozen]] = SUBLAYERS | {"beside": Mlp}
+TO_STREAM = "stream_attention"
+KINDS: dict[str, type[Frozen]] = SUBLAYERS | {TO_STREAM: StreamAttention}
+PARTS: dict[str, type[Frozen]] = KINDS | {"beside": Mlp, "streams": Stream}
 """Parts of a workload that have keys of their own."""
 
 
 def _kind(value: object) -> str | None:
     """The kind of a sublayer given as a mapping, such as ``{attention: time}``, or as a model."""
     if isinstance(value, Frozen):
-        return next(kind for kind, model in SUBLAYERS.items() if isinstance(value, model))
-    keys = set(value) if isinstance(value, dict) else set()
-    return next((kind for kind in SUBLAYERS if kind in keys), None)
+        return next(kind for kind, model in KINDS.items() if isinstance(value, model))
+    keys = value if isinstance(value, dict) else {}
+    kind = next((kind for kind in SUBLAYERS if kind in keys), None)
+    # {cross_attention: audio} asks a stream, {cross_attention: 120} a context of so many tokens.
+    is_name = kind == "cross_attention" and isinstance(keys[kind], str)
+    return TO_STREAM if is_name else kind
 
 
 Sublayer = Annotated[
     Annotated[Attention, Tag("attention")]
     | Annotated[CrossAttention, Tag("cross_attention")]
+    | Annotated[StreamAttention, Tag(TO_STREAM)]
     | Annotated[Mlp, Tag("mlp")],
     Discriminator(_kind),
 ]

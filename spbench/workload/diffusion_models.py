@@ -170,15 +170,50 @@ def ltx(config: Config) -> Model:
 
 
 def ltx_2(config: Config) -> Model:
-    """LTX-2 and 2.3: the stream of video alone. That of audio, and what leads over, is left out."""
-    axes_and_comment = film(1920, 1088, 121, cell=32, stride=8)
-    return _ltx(config, axes_and_comment, text=1024, audio=_audio(config))
+    """LTX-2 and 2.3: a stream of audio beside the video, and attention between the two."""
+    video = _ltx(config, film(1920, 1088, 121, cell=32, stride=8), text=1024)
+    axes, depth = video.fields["axes"], video.fields["depth"]
+    heads, hidden = config.size("audio_num_attention_heads"), video.fields["hidden"]
+    size = config.size("audio_attention_head_dim")
+    wide, (own, left_out) = heads * size, _audio(config, hidden)
+    attention, cross, plain = crossing(axes, 1024, video.fields["block"][-1])
+    of_audio = {"stream": "audio"}
+    block = [
+        *(attention, {"attention": "audio"}, cross, cross | of_audio),
+        {"cross_attention": "audio", "heads": heads, "head_dim": size},
+        *({"cross_attention": "axes"} | of_audio, plain, plain | of_audio),
+    ]
+    streams = {"audio": {"length": AUDIO_TOKENS, "hidden": wide, "heads": heads}}
+    differs = [
+        *video.differs,
+        "The attention between the streams has neither norms of queries "
+        "and keys nor positions nor vectors of the condition here.",
+    ]
+    differs += [
+        f"What {key} adds, below 1 % of the parameters, is not counted."
+        for key in ("gated_attn", "cross_attn_mod")
+        if config.flag(key)
+    ]
+    conditions = linear(wide, 6 * wide)
+    kept = {**video.left_out}
+    for what, count in left_out.items():
+        kept[what] = kept.get(what, 0) + count
+    return Model(
+        fields={**video.fields, "streams": streams, "block": block},
+        total=video.total + depth * own + conditions + sum(left_out.values()),
+        conditions=video.conditions + conditions,
+        left_out=kept,
+        comments={**video.comments, "streams": AUDIO_OF},
+        differs=differs,
+    )
 
 
-def _ltx(
-    config: Config, axes_and_comment: tuple[dict[str, int], str], text: int, audio: int = 0
-) -> Model:
-    """Both. ``audio``: parameters of the audio's stream and of the attention between the two."""
+AUDIO_TOKENS = 126
+AUDIO_OF = "not in the config: 25 tokens of audio a second, of 121 frames at 24 a second"
+
+
+def _ltx(config: Config, axes_and_comment: tuple[dict[str, int], str], text: int) -> Model:
+    """The video of both."""
     axes, comment = axes_and_comment
     heads, _, hidden = heads_of(config)
     depth, channels = config.size("num_layers"), config.size("in_channels")
@@ -187,16 +222,6 @@ def _ltx(
     if config.flag("use_prompt_embeddings", default=True):
         embedded += embedder(config.size("caption_channels"), hidden)
     left_out = {EMBEDDINGS: embedded, CROSS_NORMS: 2 * depth * hidden}
-    differs = [NO_CROSS_NORMS]
-    if audio:
-        left_out["stream of audio, and attention between it and the video"] = audio
-        differs.append("A second stream of audio, which a workload cannot say, is not here.")
-    differs += [
-        f"What {key} adds, below 1 % of the parameters, is not counted."
-        for key in ("gated_attn", "cross_attn_mod")
-        if config.flag(key)
-    ]
-    block = 6 * hidden + 8 * linear(hidden, hidden) + 2 * hidden + mlp(hidden, 4 * hidden)
     conditions = linear(hidden, 6 * hidden)
     out = 2 * hidden + linear(hidden, config.size("out_channels", default=channels))
     return Model(
@@ -210,34 +235,45 @@ def _ltx(
             qk_norm=ACROSS_HEADS,
             modulation="per_token",
         ),
-        total=depth * block + conditions + out + sum(left_out.values()),
+        total=depth * _of_block(hidden) + conditions + out + sum(left_out.values()),
         conditions=conditions,
         left_out=left_out,
         comments={
             **{"axes": comment, "block": f"not in the config: {text} text tokens"},
             "guidance": TWO_BRANCHES,
         },
-        differs=differs,
+        differs=[NO_CROSS_NORMS],
     )
 
 
-def _audio(config: Config) -> int:
-    """Parameters of LTX-2's stream of audio, and of the attention between it and the video."""
-    *_, hidden = heads_of(config)
+def _of_block(hidden: int) -> int:
+    """Parameters of one stream's block, but the norms of its cross-attention."""
+    return 6 * hidden + 8 * linear(hidden, hidden) + 2 * hidden + mlp(hidden, 4 * hidden)
+
+
+def _audio(config: Config, hidden: int) -> tuple[int, dict[str, int]]:
+    """Parameters of a block that are audio's or lead from stream to stream, and what a workload
+    leaves out of all blocks and around them."""
     wide = config.size("audio_num_attention_heads") * config.size("audio_attention_head_dim")
-    outside = 2 * wide + linear(config.size("audio_in_channels"), wide)
-    outside += linear(wide, config.size("audio_out_channels", "audio_in_channels"))
-    outside += embedder(TIME_CHANNELS, wide) + linear(wide, 6 * wide)
+    channels, depth = config.size("audio_in_channels"), config.size("num_layers")
+    embedded = linear(channels, wide) + embedder(TIME_CHANNELS, wide)
     if config.flag("use_prompt_embeddings", default=True):
-        outside += embedder(config.size("caption_channels"), wide)
-    # The attention between the two has shifts and scales, and gates, of each.
+        embedded += embedder(config.size("caption_channels"), wide)
+    out = 2 * wide + linear(wide, config.size("audio_out_channels", "audio_in_channels"))
+    # The attention between the two has shifts and scales, and gates, of each; and norms of
+    # queries and keys.
+    vectors = depth * (5 * (hidden + wide) + 4 * wide)
     for size in (hidden, wide):
-        outside += 2 * embedder(TIME_CHANNELS, size) + linear(size, 4 * size) + linear(size, size)
-    own = 6 * wide + 8 * linear(wide, wide) + 4 * wide + mlp(wide, 4 * wide)
+        vectors += 2 * embedder(TIME_CHANNELS, size) + linear(size, 4 * size) + linear(size, size)
     into_video = linear(hidden, wide) + 2 * linear(wide, wide) + linear(wide, hidden)
     into_audio = 2 * linear(hidden, wide) + 2 * linear(wide, wide)
-    between = 5 * (hidden + wide) + into_video + into_audio + 4 * wide
-    return outside + config.size("num_layers") * (own + between)
+    left_out = {
+        EMBEDDINGS: embedded,
+        CROSS_NORMS: 2 * depth * wide,
+        "vectors of the condition, and norms, of attention between the streams": vectors,
+        "projection out of the audio": out,
+    }
+    return _of_block(wide) + into_video + into_audio, left_out
 
 
 # Text with weights of its own

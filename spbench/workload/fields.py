@@ -6,7 +6,8 @@ dimensions differ only in this data. It knows no ranks, strategies or devices.
 
 import math
 from collections.abc import Mapping, Sequence
-from typing import Annotated, Any, Literal, Self
+from functools import lru_cache
+from typing import Annotated, Any, Literal, Self, cast
 
 from pydantic import BeforeValidator, Field, PrivateAttr
 
@@ -20,9 +21,11 @@ from spbench.workload.block import (
     Frozen,
     Mlp,
     Name,
+    NamedStream,
     Place,
     Size,
     Stack,
+    StreamAttention,
     Sublayer,
 )
 from spbench.workload.documents import chunked, drawn, resized
@@ -30,6 +33,8 @@ from spbench.workload.mask import Mask
 from spbench.workload.sharding import Sizes, Stretch
 
 ACROSS_HEADS = "across_heads"
+OF_AXES = ""
+"""The name of the strand of the axes, which no stream has."""
 POSITIONS = ("none", "rotary", "learned")
 Dtype = Literal["float32", "float64", "bfloat16", "float16"]
 Mode = Literal["train", "forward"]
@@ -87,6 +92,8 @@ class WorkloadFields(Frozen):
     """Stacks of blocks of several kinds, one after another."""
     text: Annotated[int, Field(ge=0, lt=2**31)] = 0
     """Text tokens of a sample that take part in every self-attention."""
+    streams: dict[Name, NamedStream] = Field(default_factory=dict)
+    """Positions beside the axes with an activation of their own, by name."""
     norm: Norm = "layer"
     qk_norm: Annotated[bool | str, BeforeValidator(known_qk_norm)] = False
     """RMS norms of self-attention's queries and keys: of each head by itself (true), of all heads
@@ -121,8 +128,9 @@ class WorkloadFields(Frozen):
 
     @property
     def attentions(self) -> tuple[Attention, ...]:
-        """The self-attentions of the model, each kind once, in order."""
-        return tuple(s for s in self.kinds if isinstance(s, Attention))
+        """The self-attentions along the axes, each kind once, in order."""
+        kinds = (s for s in self.kinds if isinstance(s, Attention))
+        return tuple(s for s in kinds if s.axes[0] not in self.streams)
 
     @property
     def is_attention_alone(self) -> bool:
@@ -131,9 +139,10 @@ class WorkloadFields(Frozen):
 
     @property
     def mlps(self) -> tuple[Mlp, ...]:
-        """The mlps of the model, each kind once, also those beside an attention."""
-        given = [each.beside if isinstance(each, Attention) else each for each in self.kinds]
-        return tuple(each for each in given if isinstance(each, Mlp))
+        """The mlps of the axes' positions, each kind once, also those beside an attention."""
+        kinds = [each for each in self.kinds if not isinstance(each, Attention)]
+        given = [*(each.beside for each in self.attentions), *kinds]
+        return tuple(each for each in given if isinstance(each, Mlp) and each.stream is None)
 
     @property
     def parts(self) -> tuple[Stack, ...]:
@@ -166,6 +175,27 @@ class WorkloadFields(Frozen):
     def kinds(self) -> tuple[Sublayer, ...]:
         """The sublayers that differ, in order."""
         return tuple(dict.fromkeys(each for part in self.parts for each in part.block))
+
+    def strand_of(self, sublayer: Sublayer) -> str:
+        """The strand whose positions a sublayer takes; of attention to another the one that
+        asks."""
+        if isinstance(sublayer, Attention):
+            return sublayer.axes[0] if sublayer.axes[0] in self.streams else OF_AXES
+        return sublayer.stream or OF_AXES
+
+    @property
+    def strands(self) -> Mapping[str, Self]:
+        """The workload as workloads side by side: one of the axes, then one of each stream, with
+        the sublayers of its positions.
+
+        Attention from one to another is in none of them, so that a block may have no sublayer.
+        Without streams there is but the workload itself.
+        """
+        return cast(Mapping[str, Self], _strands(self)) if self.streams else {OF_AXES: self}
+
+    def at_home(self, sublayer: Sublayer) -> tuple[Sublayer, Self]:
+        """A sublayer as its strand has it, and that strand."""
+        return _of_strand(sublayer), self.strands[self.strand_of(sublayer)]
 
     def with_depths(self, depths: Sequence[int]) -> Self:
         """This workload with other depths of its stacks."""
@@ -269,8 +299,9 @@ class WorkloadFields(Frozen):
 
     @property
     def context_tokens(self) -> int:
-        """The most tokens that a cross-attention of the block attends to; 0 without any."""
-        return max((s.length for s in self.kinds if isinstance(s, CrossAttention)), default=0)
+        """The most tokens that a cross-attention of the axes attends to; 0 without any."""
+        crosses = (s for s in self.kinds if isinstance(s, CrossAttention) and s.stream is None)
+        return max((cross.length for cross in crosses), default=0)
 
     @property
     def activation_bytes(self) -> int:
@@ -441,3 +472,47 @@ class WorkloadFields(Frozen):
         has no window."""
         along = [each for each in self.attentions if axis in each.axes]
         return any(each.causal and each.reach is None for each in along)
+
+
+@lru_cache(maxsize=100)
+def _strands(work: WorkloadFields) -> Mapping[str, WorkloadFields]:
+    axes = _alone(OF_AXES, work).model_copy(update={"streams": {}})
+    return {OF_AXES: axes} | {name: _stream(name, work) for name in work.streams}
+
+
+def _alone(name: str, work: WorkloadFields) -> WorkloadFields:
+    """The workload with the sublayers of one strand alone."""
+
+    def is_own(sublayer: Sublayer) -> bool:
+        return not isinstance(sublayer, StreamAttention) and work.strand_of(sublayer) == name
+
+    return work.with_parts(
+        [
+            Stack.model_construct(
+                depth=part.depth, block=tuple(map(_of_strand, filter(is_own, part.block)))
+            )
+            for part in work.parts
+        ]
+    )
+
+
+def _of_strand(sublayer: Sublayer) -> Sublayer:
+    """A sublayer that takes the positions of the workload it is in."""
+    is_named = not isinstance(sublayer, Attention) and sublayer.stream is not None
+    return sublayer.model_copy(update={"stream": None}) if is_named else sublayer
+
+
+def _stream(name: str, work: WorkloadFields) -> WorkloadFields:
+    own = work.streams[name]
+    # A head's size goes with the width and the heads: with others of either it is another.
+    inherits = (own.hidden, own.heads, own.head_dim) == (None, None, None)
+    sizes = {
+        "hidden": own.hidden or work.hidden,
+        "heads": own.heads or work.heads,
+        "kv_heads": own.kv_heads or (work.kv_heads if own.heads is None else None),
+        "head_dim": work.head_dim if inherits else own.head_dim,
+        "v_head_dim": work.v_head_dim if inherits else None,
+    }
+    alone = _alone(name, work).on_grids({name: {name: own.length}})
+    given = {"name": f"{work.name}, {name}", "streams": {}, "positions": work.position_of(name)}
+    return alone.model_copy(update={**given, **sizes})

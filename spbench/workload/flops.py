@@ -7,6 +7,7 @@ tested against that mode on the math backend. A multiply and an add are two oper
     attention   2 x tokens x attended length x (width of q + width of results)
                                                         (scores, and their product with v)
     causal      as attention, with (length + 1) / 2, the mean number of keys of a position
+    streams     as attention, of the positions that ask to those that are asked
     window      as attention, with the mean number of keys of a position; sinks are not counted
     documents   as attention, with the mean number of keys of a position in its document
     projected   as attention to so many keys, and 2 x tokens x projection x (width of k + of v)
@@ -19,10 +20,11 @@ import math
 from collections import Counter
 from dataclasses import dataclass
 
-from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
-from spbench.workload.fields import ACROSS_HEADS
+from spbench.workload.block import Attention, CrossAttention, Mlp, StreamAttention, Sublayer
+from spbench.workload.fields import ACROSS_HEADS, OF_AXES
 from spbench.workload.mask import Runs
 from spbench.workload.sharding import Sizes, Stretch
+from spbench.workload.strands import Between, between, crossings
 from spbench.workload.workload import Workload
 
 
@@ -48,40 +50,67 @@ def parameters(workload: Workload) -> ParameterCount:
     """The parameters that the model has, exactly."""
     if workload.is_attention_alone:
         return _parameters_alone(workload)
-    hidden = workload.hidden
-    norm = hidden * (2 if workload.norm == "layer" else 1)
-    replicated = of_heads = 0
+    every = workload.strands
+    of_strands = [_of_strand(strand) for strand in every.values()]
+    replicated, of_heads = (sum(counts) for counts in zip(*of_strands, strict=True))
+    for one, times in crossings(workload):
+        # A norm of each side, and the bias of the projection out.
+        replicated += times * (_norm(one.asking) + _norm(one.asked) + one.asking.hidden)
+    axes = every[OF_AXES]
+    return ParameterCount(
+        cuttable=sum(cut_parameters(workload, 1)),
+        replicated=replicated + _norm(axes) + axes.out_channels * (axes.hidden + 1),
+        of_heads=of_heads,
+    )
+
+
+def _norm(workload: Workload) -> int:
+    return workload.hidden * (2 if workload.norm == "layer" else 1)
+
+
+def _of_strand(workload: Workload) -> tuple[int, int]:
+    """Replicated parameters of one strand's sublayers, condition and positions; and of those the
+    ones to whose gradients every head adds."""
+    hidden, replicated, of_heads = workload.hidden, 0, 0
     for part in workload.parts:
         for sublayer in part.block:
             sets = part.depth * weight_sets(sublayer)
             modulates = is_modulated(sublayer, workload)
             # A table of shift, scale and gate to which the condition adds, or the norm's affine.
-            own = 3 * hidden if modulates else norm
+            own = 3 * hidden if modulates else _norm(workload)
             own += hidden  # the bias of the projection out, which is added after a reduction
             if isinstance(sublayer, Attention):
                 of_heads += sets * _of_heads(sublayer, workload)
                 own += _score_parameters(sublayer, workload)
             replicated += sets * own
-    # One projection of the condition to shift, scale and gate of all of them, with its bias.
-    shared = 3 * modulated(workload) * (hidden * hidden + hidden)
     axes = workload.coordinates.items()
     learned = [n for axis, n in axes if workload.position_of(axis) == "learned"]
-    final = norm + workload.out_channels * (hidden + 1)
-    return ParameterCount(
-        cuttable=sum(cut_parameters(workload, 1)),
-        replicated=replicated + shared + sum(learned) * hidden + final,
-        of_heads=of_heads,
-    )
+    return replicated + _condition_parameters(workload) + sum(learned) * hidden, of_heads
+
+
+def _condition_parameters(workload: Workload) -> int:
+    """One projection of the condition to shift, scale and gate of all sublayers, with its bias."""
+    return 3 * modulated(workload) * (workload.hidden**2 + workload.hidden)
+
+
+def condition_parameters(workload: Workload) -> int:
+    """Parameters that project the conditions of all strands."""
+    return sum(map(_condition_parameters, workload.strands.values()))
 
 
 def cut_parameters(workload: Workload, parts: int) -> Sizes:
     """Parameters that each of ``parts`` ranks has of those that are cut, exactly."""
     # Parameters of a place (a number of a head, a column), by the stretch that is cut.
     of_a_place = Counter[Stretch]()
-    for part in workload.parts:
-        for sublayer in part.block:
-            for stretch, count in _stretches(sublayer, workload):
-                of_a_place[stretch] += part.depth * weight_sets(sublayer) * count
+    for strand in workload.strands.values():
+        for part in strand.parts:
+            for sublayer in part.block:
+                for stretch, count in _stretches(sublayer, strand):
+                    of_a_place[stretch] += part.depth * weight_sets(sublayer) * count
+    for one, times in crossings(workload):
+        asking, asked = one.asking.hidden, one.asked.hidden
+        # q, k and v with biases; out without
+        of_a_place[Stretch(one.heads)] += times * (2 * asking + 2 * asked + 3) * one.head_size
     # 13 heads on 4 ranks: 4, 3, 3 and 3 times what a head has.
     by_kind = [
         [held * count for held in stretch.lengths(parts)] for stretch, count in of_a_place.items()
@@ -100,7 +129,7 @@ def _parameters_alone(workload: Workload) -> ParameterCount:
 
 def weight_sets(sublayer: Sublayer) -> int:
     """Weights that a sublayer has for each of its own: two where text has some of its own."""
-    return 2 if not isinstance(sublayer, CrossAttention) and sublayer.double else 1
+    return 2 if isinstance(sublayer, Attention | Mlp) and sublayer.double else 1
 
 
 def _stretches(sublayer: Sublayer, workload: Workload) -> list[tuple[Stretch, int]]:
@@ -122,6 +151,8 @@ def _stretches(sublayer: Sublayer, workload: Workload) -> list[tuple[Stretch, in
         case Mlp():
             columns = Stretch(workload.columns(sublayer))
             return [(columns, sublayer.ways_in * (hidden + 1) + hidden)]
+        case StreamAttention():
+            return []  # of no strand alone: ``crossings``
 
 
 def _norms_across_heads(workload: Workload) -> int:
@@ -144,11 +175,12 @@ def _of_heads(attention: Attention, workload: Workload) -> int:
 
 def is_modulated(sublayer: Sublayer, workload: Workload) -> bool:
     """Whether adaLN acts on it: on self-attention and mlp, as in the DiT family."""
-    return workload.modulation != "none" and not isinstance(sublayer, CrossAttention)
+    return workload.modulation != "none" and isinstance(sublayer, Attention | Mlp)
 
 
 def modulated(workload: Workload) -> int:
-    """Sublayers with vectors of their own in the condition's projection: blocks of a kind share."""
+    """Sublayers of one strand with vectors of their own in the projection of the condition: blocks
+    of a kind share."""
     blocks = {part.block for part in workload.parts}
     return sum(is_modulated(sublayer, workload) for block in blocks for sublayer in block)
 
@@ -167,9 +199,11 @@ def executed_flops(workload: Workload) -> int:
     again = 0
     if workload.recomputes_attention:
         again = sum(
-            score_flops(place.sublayer, workload)
-            for place in workload.places
-            if isinstance(place.sublayer, Attention)
+            part.depth * score_flops(sublayer, strand)
+            for strand in workload.strands.values()
+            for part in strand.parts
+            for sublayer in part.block
+            if isinstance(sublayer, Attention)
         )
     return step_flops(workload) + again
 
@@ -178,16 +212,17 @@ def forward_flops(workload: Workload) -> int:
     """Operations of forward of the whole batch, all ranks together."""
     if workload.is_attention_alone:
         return score_flops(workload.attentions[0], workload)
-    hidden, tokens = workload.hidden, workload.samples * workload.tokens
     total = sum(
         part.depth * sublayer_flops(sublayer, workload)
         for part in workload.parts
         for sublayer in part.block
     )
-    # Vectors of the condition: one a sample, or one for each position of some axes.
-    vectors = workload.samples * math.prod(workload.conditioned_axes.values())
-    condition = 2 * vectors * hidden * 3 * modulated(workload) * hidden
-    return total + condition + 2 * tokens * hidden * workload.out_channels
+    for strand in workload.strands.values():
+        # Vectors of the condition: one a sample, or one for each position of some axes.
+        vectors = strand.samples * math.prod(strand.conditioned_axes.values())
+        total += 2 * vectors * 3 * modulated(strand) * strand.hidden**2
+    tokens = workload.samples * workload.tokens
+    return total + 2 * tokens * workload.hidden * workload.out_channels
 
 
 def block_flops(workload: Workload) -> list[int]:
@@ -203,6 +238,9 @@ def block_flops(workload: Workload) -> list[int]:
 
 def sublayer_flops(sublayer: Sublayer, workload: Workload) -> int:
     """Operations of a sublayer in forward, all ranks together."""
+    if isinstance(sublayer, StreamAttention):
+        return _flops_between(between(sublayer, workload))
+    sublayer, workload = workload.at_home(sublayer)
     hidden, tokens = workload.hidden, workload.samples * workload.all_tokens
     match sublayer:
         case Attention():
@@ -217,6 +255,16 @@ def sublayer_flops(sublayer: Sublayer, workload: Workload) -> int:
             return ways + 4 * tokens * sublayer.length * width
         case Mlp():
             return 2 * (sublayer.ways_in + 1) * tokens * hidden * workload.columns(sublayer)
+        case StreamAttention():
+            raise AssertionError("an attention between strands is of no strand")
+
+
+def _flops_between(one: Between) -> int:
+    """Operations of forward of an attention from strand to strand."""
+    asking, asked = (side.samples * side.tokens for side in (one.asking, one.asked))
+    # q and the way out for each position that asks, k and v for each that is asked.
+    ways = 4 * (asking * one.asking.hidden + asked * one.asked.hidden) * one.width
+    return ways + 4 * asking * one.asked.tokens * one.width
 
 
 def pairs_seen(attention: Attention, workload: Workload, rows: Runs) -> int:

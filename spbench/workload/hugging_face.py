@@ -17,9 +17,9 @@ import yaml
 from spbench.text import did_you_mean, listed
 from spbench.workload.block import PARTS
 from spbench.workload.diffusion_models import DIFFUSION_MODELS
-from spbench.workload.flops import modulated, parameters
+from spbench.workload.flops import condition_parameters, parameters
 from spbench.workload.language_models import LANGUAGE_MODELS
-from spbench.workload.model_config import BY_HAND, Config, Model, linear
+from spbench.workload.model_config import BY_HAND, Config, Model
 from spbench.workload.workload import Workload
 from spbench.workload.yaml_file import WorkloadError, YamlData, short, validated
 
@@ -155,7 +155,7 @@ def _architecture(
 
 def _left_out(model: Model, workload: Workload) -> dict[str, int]:
     """What makes up the difference between the model's and the workload's parameters."""
-    shared = 3 * modulated(workload) * linear(workload.hidden, workload.hidden)
+    shared = condition_parameters(workload)
     left_out = dict(model.left_out)
     # Not all models project the condition; one projection for all is what is here, too.
     if model.conditions != shared and shared:

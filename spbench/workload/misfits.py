@@ -7,8 +7,16 @@ import math
 from functools import lru_cache
 
 from spbench.text import did_you_mean
-from spbench.workload.block import Attention, CrossAttention, DrawnDocuments, Mlp, Sublayer
-from spbench.workload.fields import WorkloadFields
+from spbench.workload.block import (
+    AXES,
+    Attention,
+    CrossAttention,
+    DrawnDocuments,
+    Mlp,
+    StreamAttention,
+    Sublayer,
+)
+from spbench.workload.fields import OF_AXES, WorkloadFields
 from spbench.workload.yaml_file import FORMS, KeyPath, MisfitError, short
 
 MIN_HIDDEN = 4
@@ -24,6 +32,34 @@ MAX_SUBLAYERS = 10_000
 def check(work: WorkloadFields) -> None:
     """Raises MisfitError for the first fields that do not fit together. Many cases share one."""
     _check_form(work)
+    _check_widths(work)
+    for axis in work.positions if isinstance(work.positions, dict) else ():
+        if axis not in work.axes and axis not in work.streams:
+            message = f"positions of unknown axis {unknown_axis(axis, work)}"
+            raise MisfitError(message, ("positions", axis), ("axes",))
+    if work.modulation == "per_time" and "time" not in work.axes:
+        message = "modulation per_time needs an axis named time"
+        raise MisfitError(message, ("modulation",), ("axes",))
+    if work.optimizer != "none" and work.mode != "train":
+        message = f"optimizer {work.optimizer} needs mode train: mode {work.mode} has no gradients"
+        raise MisfitError(message, ("optimizer",), ("mode",))
+    if work.zero and work.mode != "train":
+        message = f"zero {work.zero} needs mode train: it shares out what training keeps"
+        raise MisfitError(message, ("zero",), ("mode",))
+    if work.is_attention_alone:
+        check_alone(work)
+    _check_size(work)
+    _check_text(work)
+    _check_streams(work)
+    for n, part in enumerate(work.parts):
+        path: KeyPath = ("block",) if work.stacks is None else ("stacks", n, "block")
+        for i, sublayer in enumerate(part.block):
+            check_sublayer(sublayer, work, (*path, i))
+    _check_asked(work)
+
+
+def _check_widths(work: WorkloadFields) -> None:
+    """Raises MisfitError unless hidden, heads and key heads fit together."""
     if work.hidden < MIN_HIDDEN:
         raise MisfitError(
             f"hidden {work.hidden}: a norm of so few numbers gives the same for any input, "
@@ -41,27 +77,6 @@ def check(work: WorkloadFields) -> None:
             ("kv_heads",),
             ("heads",),
         )
-    for axis in work.positions if isinstance(work.positions, dict) else ():
-        if axis not in work.axes:
-            message = f"positions of unknown axis {unknown_axis(axis, work)}"
-            raise MisfitError(message, ("positions", axis), ("axes",))
-    if work.modulation == "per_time" and "time" not in work.axes:
-        message = "modulation per_time needs an axis named time"
-        raise MisfitError(message, ("modulation",), ("axes",))
-    if work.optimizer != "none" and work.mode != "train":
-        message = f"optimizer {work.optimizer} needs mode train: mode {work.mode} has no gradients"
-        raise MisfitError(message, ("optimizer",), ("mode",))
-    if work.zero and work.mode != "train":
-        message = f"zero {work.zero} needs mode train: it shares out what training keeps"
-        raise MisfitError(message, ("zero",), ("mode",))
-    if work.is_attention_alone:
-        check_alone(work)
-    _check_size(work)
-    _check_text(work)
-    for n, part in enumerate(work.parts):
-        path: KeyPath = ("block",) if work.stacks is None else ("stacks", n, "block")
-        for i, sublayer in enumerate(part.block):
-            check_sublayer(sublayer, work, (*path, i))
 
 
 def _check_form(work: WorkloadFields) -> None:
@@ -99,6 +114,57 @@ def _check_text(work: WorkloadFields) -> None:
         )
 
 
+def _check_streams(work: WorkloadFields) -> None:
+    """Raises MisfitError unless streams have names and sizes of their own, and are asked."""
+    if not work.streams:
+        return
+    if len(work.streams) > MAX_AXES:
+        message = f"{len(work.streams)} streams; at most {MAX_AXES} are planned for"
+        raise MisfitError(message, ("streams",))
+    if work.text:
+        raise MisfitError(
+            f"text {work.text} does not go with streams; write text: 0, and text as the context of "
+            "a cross_attention, or as a stream",
+            ("text",),
+            ("streams",),
+        )
+    if work.modulation == "per_time":
+        message = "modulation per_time does not go with streams, which have no time; "
+        message += "use per_sample, per_token or none"
+        raise MisfitError(message, ("modulation",), ("streams",))
+    for name in work.streams:
+        path: KeyPath = ("streams", name)
+        if name == AXES or name in work.axes:
+            what = "an axis" if name in work.axes else "what all axes together are called"
+            raise MisfitError(f"stream {short(name)} has the name of {what}; use another", path)
+        try:
+            _check_widths(work.strands[name])
+        except MisfitError as error:
+            paths = [(*path, *blamed) for blamed in error.paths]
+            raise MisfitError(f"stream {name}: {error}", *paths) from None
+
+
+def _check_asked(work: WorkloadFields) -> None:
+    """Raises MisfitError for a stream whose results go nowhere."""
+    asked = {each.to for each in work.kinds if isinstance(each, StreamAttention)}
+    for name in work.streams:
+        if name not in asked:
+            message = f"nothing asks stream {name}, so that all it computes would be dropped; "
+            message += f"write '- cross_attention: {name}' where it is asked, or leave it out"
+            raise MisfitError(message, ("streams", name), ("streams",))
+
+
+def unknown_stream(name: str, work: WorkloadFields, *others: str) -> str:
+    """What to write in place of a stream that there is not; ``others``: words that would do."""
+    known = [*work.streams, *others]
+    if not work.streams:
+        return (
+            f"unknown stream {short(name)}; say what it is, as in streams: {{{short(name)}: 126}}"
+        )
+    listed = f"unknown stream {short(name)}; it may be {', '.join(known)}"
+    return f"{listed}. {did_you_mean(name, known)}".removesuffix(". ")
+
+
 def _check_size(work: WorkloadFields) -> None:
     """Raises MisfitError for more axes, sublayers or numbers than can be planned or indexed."""
     if len(work.axes) > MAX_AXES:
@@ -132,6 +198,15 @@ MAX_RATIO = 64  # published mlps have 2 to 6 times hidden
 
 
 def check_sublayer(sublayer: Sublayer, work: WorkloadFields, path: KeyPath) -> None:
+    if isinstance(sublayer, StreamAttention):
+        _check_stream_attention(sublayer, work, path)
+        return
+    if isinstance(sublayer, Attention):
+        _check_axes(sublayer, work, path)
+    elif sublayer.stream is not None and sublayer.stream not in work.streams:
+        raise MisfitError(unknown_stream(sublayer.stream, work), (*path, "stream"))
+    if work.streams:
+        sublayer, work = work.at_home(sublayer)
     match sublayer:
         case Attention(double=True) | Mlp(double=True) if not work.text:
             message = "double gives text tokens weights of their own; say how many, as in text: 256"
@@ -152,6 +227,49 @@ def check_sublayer(sublayer: Sublayer, work: WorkloadFields, path: KeyPath) -> N
                 f"mlp: {ratio_of(ratio, work.hidden)}"
             )
             raise MisfitError(message, (*path, "mlp"), ("hidden",))
+
+
+def _check_stream_attention(sublayer: StreamAttention, work: WorkloadFields, path: KeyPath) -> None:
+    if sublayer.stream is not None and sublayer.stream not in work.streams:
+        raise MisfitError(unknown_stream(sublayer.stream, work), (*path, "stream"))
+    if sublayer.to != AXES and sublayer.to not in work.streams:
+        others = [AXES] if sublayer.stream is not None else []
+        message = f"cross_attention to {unknown_stream(sublayer.to, work, *others)}"
+        raise MisfitError(message, (*path, "cross_attention"))
+    if sublayer.to == (sublayer.stream or AXES):
+        what = ", ".join(work.axes) if sublayer.to == AXES else sublayer.to
+        raise MisfitError(
+            f"cross_attention of {sublayer.to} to itself; write '- attention: [{what}]', or with "
+            "stream: who asks",
+            (*path, "cross_attention"),
+        )
+    asking = work.strands[sublayer.stream or OF_AXES]
+    if sublayer.heads and sublayer.head_dim is None and asking.hidden % sublayer.heads:
+        fits = heads_that_fit(asking, sublayer.heads)
+        message = f"hidden {asking.hidden} is not a multiple of the cross_attention's {fits}"
+        raise MisfitError(f"{message}; or give head_dim", (*path, "heads"), ("hidden",))
+
+
+def _check_axes(attention: Attention, work: WorkloadFields, path: KeyPath) -> None:
+    """Raises MisfitError unless it goes along axes, or along one stream."""
+    for axis in attention.axes:
+        if axis not in work.axes and axis not in work.streams:
+            message = f"attention over unknown axis {unknown_axis(axis, work)}"
+            raise MisfitError(message, (*path, "attention"), ("axes",))
+        if attention.axes.count(axis) > 1:
+            raise MisfitError(f"attention joins axis {axis!r} with itself", (*path, "attention"))
+    streams = [axis for axis in attention.axes if axis in work.streams]
+    if not streams:
+        return
+    if len(attention.axes) > 1:
+        raise MisfitError(
+            f"attention joins stream {streams[0]} with {', '.join(attention.axes)}; attend along "
+            f"'{streams[0]}' alone, and write '- cross_attention: {streams[0]}' for what asks it",
+            (*path, "attention"),
+        )
+    if attention.pair_bias:
+        message = f"pair_bias goes along an axis, and {streams[0]} is a stream; leave it out"
+        raise MisfitError(message, (*path, "pair_bias"))
 
 
 def ratio_of(columns: float, hidden: int) -> str:
@@ -176,16 +294,11 @@ def unknown_axis(axis: str, work: WorkloadFields) -> str:
         parts = ", ".join(part.strip() for part in axis.split(","))
         return f"{short(axis)}; for several axes write [{parts}]"
     known = f"{short(axis)}; the axes are {', '.join(work.axes)}"
-    return f"{known}. {did_you_mean(axis, list(work.axes))}".removesuffix(". ")
+    known += f", and the streams {', '.join(work.streams)}" if work.streams else ""
+    return f"{known}. {did_you_mean(axis, [*work.axes, *work.streams])}".removesuffix(". ")
 
 
 def _check_attention(attention: Attention, work: WorkloadFields, path: KeyPath) -> None:
-    for axis in attention.axes:
-        if axis not in work.axes:
-            message = f"attention over unknown axis {unknown_axis(axis, work)}"
-            raise MisfitError(message, (*path, "attention"), ("axes",))
-        if attention.axes.count(axis) > 1:
-            raise MisfitError(f"attention joins axis {axis!r} with itself", (*path, "attention"))
     special = [key for key in ("causal", "projection", "pair_bias") if getattr(attention, key)]
     if len(special) > 1:
         message = f"one attention cannot have both {' and '.join(special)}"
@@ -201,6 +314,9 @@ def _check_attention(attention: Attention, work: WorkloadFields, path: KeyPath) 
         _check_joint(attention, special, work, path)
     if attention.pair_bias:
         _check_pair_bias(attention, work, (*path, "pair_bias"))
+    if attention.beside and attention.beside.stream:
+        message = "an mlp beside an attention takes what that takes; leave out its stream"
+        raise MisfitError(message, (*path, "beside", "stream"))
     if attention.beside and attention.beside.double:
         message = "an mlp beside an attention is double where that is; write double one level up"
         raise MisfitError(message, (*path, "beside", "double"))

@@ -18,10 +18,19 @@ At last only the product of those keeps it.
 import math
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import product
+from typing import Any
 
 from pydantic import ValidationError
 
-from spbench.workload.block import Attention, Documents, DrawnDocuments, Stack, Sublayer
+from spbench.workload.block import (
+    Attention,
+    Documents,
+    DrawnDocuments,
+    Stack,
+    Stream,
+    StreamAttention,
+    Sublayer,
+)
 from spbench.workload.documents import resized
 from spbench.workload.fields import Grid
 from spbench.workload.flattened import as_given, merged
@@ -67,31 +76,38 @@ def _reductions(work: Workload, ranks: int) -> Iterator[Workload]:
     for head_dims in (None, *_halved_heads(work.head_size)):
         for length in _lengths(work, longest, ranks):
             axes = {axis: length if axis == longest else short[axis] for axis in work.axes}
-            sizes = _on_axes(shallow, axes).model_copy(update={"text": _share(work.text, ranks)})
+            sizes = _on_axes(shallow, axes, _short_streams(work, ranks))
+            sizes = sizes.model_copy(update={"text": _share(work.text, ranks)})
             yield _named(work, _smaller_heads(sizes, head_dims) if head_dims else sizes)
 
 
-def _on_axes(work: Workload, axes: dict[str, int]) -> Workload:
-    """On axes of other lengths, with documents that are shorter or longer in proportion."""
+def _on_axes(
+    work: Workload, axes: dict[str, int], streams: dict[str, Stream] | None = None
+) -> Workload:
+    """On axes of other lengths, and beside such streams, with documents that are shorter or longer
+    in proportion."""
+    streams = work.streams if streams is None else streams
+    before = work.axes | {name: own.length for name, own in work.streams.items()}
+    after = axes | {name: own.length for name, own in streams.items()}
 
     def fitted(sublayer: Sublayer) -> Sublayer:
         if isinstance(sublayer, Attention) and isinstance(sublayer.window, tuple):
-            return _boxed(sublayer, sublayer.window, [axes[axis] for axis in sublayer.axes])
+            return _boxed(sublayer, sublayer.window, [after[axis] for axis in sublayer.axes])
         if not isinstance(sublayer, Attention) or sublayer.documents is None:
             return sublayer
         (axis,) = sublayer.axes
         documents: Documents
         if isinstance(sublayer.documents, DrawnDocuments):
-            mean = max(1, round(sublayer.documents.mean * axes[axis] / work.axes[axis]))
+            mean = max(1, round(sublayer.documents.mean * after[axis] / before[axis]))
             documents = sublayer.documents.model_copy(update={"mean": mean})
         else:
-            documents = resized(sublayer.documents, axes[axis])
+            documents = resized(sublayer.documents, after[axis])
         return sublayer.model_copy(update={"documents": documents})
 
     parts = [
         part.model_copy(update={"block": tuple(map(fitted, part.block))}) for part in work.parts
     ]
-    return work.with_parts(parts).model_copy(update={"axes": axes})
+    return work.with_parts(parts).model_copy(update={"axes": axes, "streams": streams})
 
 
 def _boxed(attention: Attention, window: Sequence[int], lengths: Sequence[int]) -> Attention:
@@ -110,11 +126,23 @@ def _named(work: Workload, reduced: Workload) -> Workload:
     parts = [f"{reduced.blocks} of {work.blocks} blocks"] if reduced.blocks < work.blocks else []
     lengths = [(axis, reduced.axes[axis], n) for axis, n in work.axes.items()]
     lengths += [("text", reduced.text, work.text)]
+    streams = work.streams.items()
+    lengths += [(name, reduced.streams[name].length, own.length) for name, own in streams]
     lengths.append(("head size", reduced.head_size, work.head_size))
     parts += [f"{name} {n} of {full}" for name, n, full in lengths if n < full]
     parts += ["short side inputs"] if reduced.kinds != work.kinds else []
     name = f"{work.name} ({', '.join(parts)})" if parts else work.name
     return Workload.model_validate(reduced.model_dump(by_alias=True) | {"name": name})
+
+
+def _short_streams(work: Workload, ranks: int) -> dict[str, Stream]:
+    """The streams with a few positions for each rank."""
+    return {
+        name: own.model_copy(
+            update={"length": _share(own.length, _parts(work.strands[name], name, ranks))}
+        )
+        for name, own in work.streams.items()
+    }
 
 
 def _parts(work: Workload, axis: str, ranks: int) -> int:
@@ -185,19 +213,30 @@ def _halved_heads(head_dim: int) -> Iterator[range]:
 
 def _smaller_heads(work: Workload, head_dims: Iterable[int]) -> Workload:
     """The first of these head sizes that the model allows, and short side inputs."""
-    parts = [Stack(depth=part.depth, block=tuple(map(_smaller, part.block))) for part in work.parts]
-    data = work.with_parts(parts).model_dump(by_alias=True)
+    data = work.model_dump(by_alias=True)
     for head_dim in head_dims:
+        parts = [
+            Stack.model_construct(
+                depth=part.depth,
+                block=tuple(_smaller(each, head_dim / work.head_size) for each in part.block),
+            )
+            for part in work.parts
+        ]
+        smaller = work.with_parts(parts).model_copy(update=_widths(work, head_dim))
+        data = smaller.model_dump(by_alias=True)
         try:
-            return Workload.model_validate(data | _widths(work, head_dim))
+            return Workload.model_validate(data)
         except ValidationError:
             continue  # cross-attention's heads, rotary pairs or mlp columns need more
     return Workload.model_validate(data)
 
 
-def _widths(work: Workload, head_dim: int) -> dict[str, int]:
+def _widths(work: Workload, head_dim: int) -> dict[str, Any]:
     """Sizes with such heads; where heads have a size of their own, hidden shrinks as they do."""
-    widths: dict[str, int] = {}
+    widths: dict[str, Any] = {}
+    if work.streams:
+        ratio = head_dim / work.head_size
+        widths["streams"] = {name: _narrow(work, name, ratio) for name in work.streams}
     if work.v_head_dim:  # values shrink as keys do, and stay of another size
         widths["v_head_dim"] = math.ceil(work.v_head_dim * head_dim / work.head_size)
     if work.head_dim is None:
@@ -206,7 +245,24 @@ def _widths(work: Workload, head_dim: int) -> dict[str, int]:
     return widths | {"hidden": max(MIN_HIDDEN, hidden), "head_dim": head_dim}
 
 
-def _smaller(sublayer: Sublayer) -> Sublayer:
+def _narrow(work: Workload, name: str, ratio: float) -> Stream:
+    """A stream with heads and a width of its own that shrink as those of the axes do."""
+    own, strand = work.streams[name], work.strands[name]
+    sizes: dict[str, int] = {}
+    size = math.ceil(strand.head_size * ratio)
+    if own.head_dim:
+        sizes["head_dim"] = size
+    if own.hidden:  # of heads without a size of their own it stays a multiple
+        is_multiple = strand.head_dim is None
+        hidden = size * strand.heads if is_multiple else math.ceil(own.hidden * ratio)
+        sizes["hidden"] = max(MIN_HIDDEN, hidden)
+    return own.model_copy(update=sizes)
+
+
+def _smaller(sublayer: Sublayer, ratio: float) -> Sublayer:
+    if isinstance(sublayer, StreamAttention):
+        size = sublayer.head_dim and math.ceil(sublayer.head_dim * ratio)
+        return sublayer.model_copy(update={"head_dim": size})
     sizes = {key: getattr(sublayer, key, None) for key in SIDES}
     lengths = {key: size for key, size in sizes.items() if isinstance(size, int)}
     return sublayer.model_copy(

@@ -135,6 +135,11 @@ class Shard:
         """These runs along another dim."""
         return replace(self, dim=dim)
 
+    def spread(self, dim: int, places: int) -> "Shard":
+        """Along another dim, where each of these positions has so many places in a row."""
+        runs = (tuple((first * places, n * places) for first, n in own) for own in self.runs)
+        return Shard(dim, tuple(runs))
+
     def among(self, members: Sequence[int]) -> "Shard":
         """The part that these ranks hold together, cut as they hold it."""
         beside = self.beside and self.beside.among(members)

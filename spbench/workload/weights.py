@@ -17,12 +17,13 @@ from functools import cache, partial
 from math import prod
 from typing import NamedTuple
 
-from spbench.workload.block import Attention, CrossAttention, Mlp, Stack, Sublayer
+from spbench.workload.block import Attention, CrossAttention, Mlp, Stack, StreamAttention, Sublayer
 from spbench.workload.fields import ACROSS_HEADS, DTYPE_BYTES
 from spbench.workload.flops import is_modulated, modulated, weight_sets
 from spbench.workload.mesh import ALL, PP, Groups, Mesh
 from spbench.workload.sharding import Stretch
 from spbench.workload.stages import Stages
+from spbench.workload.strands import between
 from spbench.workload.traffic import Transfer
 from spbench.workload.workload import Workload
 
@@ -86,16 +87,22 @@ def of_no_block(workload: Workload) -> list[Weight]:
 
 
 def of_condition(workload: Workload) -> list[Weight]:
-    """The projection of the condition, which serves all blocks."""
-    rows = 3 * modulated(workload) * workload.hidden
-    return [Weight((rows, workload.hidden)), Weight((rows,))] if rows else []
+    """The projection of the condition, which serves all blocks; one of each strand."""
+    weights = []
+    for strand in workload.strands.values():
+        if rows := 3 * modulated(strand) * strand.hidden:
+            weights += [Weight((rows, strand.hidden)), Weight((rows,))]
+    return weights
 
 
 def of_positions(workload: Workload) -> list[Weight]:
     """What is added to the input: before the first block."""
-    axes = workload.coordinates.items()
-    learned = [length for axis, length in axes if workload.position_of(axis) == "learned"]
-    return [Weight((length, workload.hidden)) for length in learned]
+    return [
+        Weight((length, strand.hidden))
+        for strand in workload.strands.values()
+        for axis, length in strand.coordinates.items()
+        if strand.position_of(axis) == "learned"
+    ]
 
 
 def of_ending(workload: Workload) -> list[Weight]:
@@ -110,6 +117,10 @@ def _norm(workload: Workload) -> list[Weight]:
 
 
 def _of_sublayer(sublayer: Sublayer, workload: Workload) -> Iterator[Weight]:
+    if isinstance(sublayer, StreamAttention):
+        yield from _of_crossing(sublayer, workload)
+        return
+    sublayer, workload = workload.at_home(sublayer)
     for _ in range(weight_sets(sublayer)):
         if is_modulated(sublayer, workload):
             yield Weight((3, workload.hidden))  # a table of shift, scale and gate
@@ -130,6 +141,16 @@ def _of_sublayer(sublayer: Sublayer, workload: Workload) -> Iterator[Weight]:
                 cut = Stretch(columns)
                 yield from _linear((ways * columns,), (workload.hidden,), 0, (cut,) * ways)
                 yield from _linear((workload.hidden,), (columns,), 1, (cut,))
+
+
+def _of_crossing(sublayer: StreamAttention, workload: Workload) -> Iterator[Weight]:
+    one = between(sublayer, workload)
+    cut, asking, asked = Stretch(one.heads), one.asking.hidden, one.asked.hidden
+    yield from _norm(one.asking)
+    yield from _norm(one.asked)
+    yield from _linear((one.heads, one.head_size), (asking,), 0, (cut,))
+    yield from _linear((2 * one.heads, one.head_size), (asked,), 0, (cut, cut))
+    yield from _linear((asking,), (one.heads, one.head_size), 1, (cut,))
 
 
 def _linear(out: Shape, into: Shape, dim: int, stretches: Stretches) -> Iterator[Weight]:

@@ -193,6 +193,7 @@ FORMS = {
     "beside": "write an mlp, as in {mlp: 4}",
     "stacks": "write a list of stacks, as in '- {depth: 2, block: [{attention: time}]}'",
     "depth": "write a number of blocks",
+    "streams": "write names with their lengths, as in {audio: 126}",
     "axes": "write names with their lengths, as in {time: 16, space: 256}",
     "bool_type": "write true or false",
     "too_short": "give one or more",

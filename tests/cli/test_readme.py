@@ -17,7 +17,7 @@ from helpers.spbench_process import SMALL
 from spbench.cli.main import command_of
 from spbench.results.store import Store
 from spbench.strategies.registry import BUILT_IN, expand_names
-from spbench.workload.block import SUBLAYERS, Frozen
+from spbench.workload.block import KINDS, Frozen, Stream
 from spbench.workload.catalogue import find, load_text, with_settings
 from spbench.workload.sweeps import Include, SweepFile, load_sweep
 from spbench.workload.workload import Workload
@@ -160,13 +160,16 @@ def test_every_key_of_a_sweep_is_in_the_docs() -> None:
 
 def test_the_workload_of_the_docs_loads() -> None:
     """docs/workloads.md shows every field of a workload and of a block, and it is valid."""
-    yaml, stacks, llama, protein = re.findall(r"```yaml\n(.*?)```", WORKLOADS_PAGE, re.DOTALL)
+    blocks = re.findall(r"```yaml\n(.*?)```", WORKLOADS_PAGE, re.DOTALL)
+    yaml, stacks, film, llama, protein = blocks
     work, stacked = load_text(yaml, "workloads.md"), load_text(stacks, "workloads.md")
-    assert work.model_fields_set == set(type(work).model_fields) - {"stacks", "text"}
+    assert work.model_fields_set == set(type(work).model_fields) - {"stacks", "text", "streams"}
     assert stacked.text and any(each.double for each in stacked.attentions)
     assert stacked.depth_in_words == "20 + 40"
     assert with_settings(stacked, ["stacks.1.depth=4"]).depth_in_words == "20 + 4"
-    assert all(key in WORKLOADS_PAGE for model in SUBLAYERS.values() for key in keys_of(model))
+    parts = [*KINDS.values(), Stream]
+    assert all(key in WORKLOADS_PAGE for model in parts for key in keys_of(model))
+    assert load_text(film, "workloads.md").block == find("ltx-2").block
     one, two = load_text(llama, "workloads.md"), load_text(protein, "workloads.md")
     assert (list(one.axes), one.kv_heads, one.is_causal("sequence")) == (["sequence"], 8, True)
     assert two.pairs == {"residues": 128}
@@ -175,14 +178,22 @@ def test_the_workload_of_the_docs_loads() -> None:
 def test_defaults_of_the_docs_are_the_defaults() -> None:
     """docs/workloads.md has a row for each field that need not be given, and names the others."""
     said = dict(re.findall(r"^\| `(\w+)` \| (.+) \|$", WORKLOADS_PAGE, re.MULTILINE))
-    words = {"kv_heads": None, "head_dim": None, "v_head_dim": None, "source": "", "qk_norm": False}
+    words: dict[str, object] = {"streams": {}}
+    words |= {
+        "kv_heads": None,
+        "head_dim": None,
+        "v_head_dim": None,
+        "source": "",
+        "qk_norm": False,
+    }
     for name, field in Workload.model_fields.items():
         if field.is_required() or name in ("depth", "block", "stacks"):
             assert name not in said
             assert f"`{name}`" in WORKLOADS_PAGE.partition("The rest has defaults")[0]
         else:
             assert name in said
-            assert str(field.default) == str(words.get(name, said[name]))
+            default = field.get_default(call_default_factory=True)
+            assert str(default) == str(words.get(name, said[name]))
 
 
 def test_settings_of_the_docs_work() -> None:

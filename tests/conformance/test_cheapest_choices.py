@@ -36,7 +36,7 @@ def test_no_choice_is_dearer_than_another(strategy: str) -> None:
     for shape in SHAPES:
         for ranks in RANKS:
             asked_for = load(strategy)
-            if not (asked_for.misfit(shape) or asked_for.why_not(shape, ranks)):
+            if not (asked_for.misfit(shape) or asked_for.unfit(shape, ranks)):
                 assert why_not_cheapest(asked_for, shape, ranks) is None, (shape.name, ranks)
 
 
@@ -45,7 +45,7 @@ def test_what_is_chosen_is_one_of_the_alternatives(strategy: str) -> None:
     """A strategy that writes out an option names all values that it might have had."""
     asked_for = load(strategy)
     for shape in SHAPES:
-        if asked_for.why_not(shape, 6):
+        if asked_for.unfit(shape, 6):
             continue
         chosen = asked_for.on(shape, 6).strategy
         alternatives = [plan.strategy for plan in asked_for.alternatives(shape, 6)]

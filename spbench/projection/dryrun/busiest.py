@@ -25,10 +25,12 @@ from spbench.projection.dryrun.dry_step import DryStep
 from spbench.strategies.base import Plan
 from spbench.strategies.fixed_axis import FixedPlan
 from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
+from spbench.workload.fields import OF_AXES
 from spbench.workload.flops import block_flops
 from spbench.workload.mesh import PP, Mesh
 from spbench.workload.sharding import Run, Shard, shard_sizes
 from spbench.workload.stages import Stages
+from spbench.workload.strands import crossings
 from spbench.workload.traffic import Transfer, kinds_of_ranks, tally
 from spbench.workload.workload import Workload
 
@@ -91,7 +93,11 @@ def _shards(plan: Plan) -> tuple[list[Shard], bool]:
     """The cuts of all axes that are sharded, and of text; whether a mask makes it matter where a
     rank's positions begin."""
     workload, layout = plan.workload, plan.layout
-    pairs = dict.fromkeys(zip(workload.stack, layout, strict=True))
+    pairs = dict.fromkeys(
+        (each, axis)
+        for each, axis in zip(workload.stack, layout, strict=True)
+        if workload.strand_of(each) == OF_AXES
+    )
     cuts = {axis: plan.shards[axis].cuts for axis in dict.fromkeys(layout)}
     begins = any(
         isinstance(each, Attention)
@@ -102,6 +108,9 @@ def _shards(plan: Plan) -> tuple[list[Shard], bool]:
     biased = {x for each, _ in pairs if _has_bias(each) for x in each.attended}
     every = [cut for of_axis in cuts.values() for cut in of_axis]
     every += [plan.shards[axis] for axis in sorted(biased - {*cuts})]
+    for stream in plan.of_streams.values():
+        of_stream, begins_too = _shards(stream)
+        every, begins = [*every, *of_stream], begins or begins_too
     return [*every, plan.text], begins
 
 
@@ -149,12 +158,15 @@ def _lengths(runs: Sequence[Run]) -> tuple[tuple[int, bool], ...]:
 
 def _of_heads(workload: Workload, mesh: Mesh) -> list[Hashable]:
     """For each rank the heads and columns that it has, whichever axes of the mesh share them."""
-    units = {n for each in workload.kinds for n in _units(each, workload)}
+    strands = workload.strands.values()
+    units = {n for strand in strands for each in strand.kinds for n in _units(each, strand)}
+    heads = {(strand.heads, strand.key_heads) for strand in strands}
+    heads |= {(one.heads, one.heads) for one, _ in crossings(workload)}
 
     @cache
     def at(places: tuple[tuple[int, int], ...]) -> Hashable:
         columns = [shard_sizes(n, size)[own] for own, size in places for n in units]
-        return tuple(_shares((workload.heads, workload.key_heads), places)), tuple(columns)
+        return tuple(tuple(_shares(each, places)) for each in sorted(heads)), tuple(columns)
 
     def of(rank: int) -> Hashable:
         places = ((mesh.place(rank)[name], size) for name, size in reversed(mesh.axes))
@@ -163,9 +175,9 @@ def _of_heads(workload: Workload, mesh: Mesh) -> list[Hashable]:
     @cache
     def divided(size: int) -> bool:
         """Whether so many ranks may share heads or columns, and have unequal numbers of them."""
-        counts = {workload.heads, workload.key_heads, *units}
-        return any(n >= size and n % size for n in counts) or (
-            workload.key_heads < size <= workload.heads
+        counts = {*chain.from_iterable(heads), *units}
+        return any(n >= size and n % size for n in counts) or any(
+            keys < size <= queries for queries, keys in heads
         )
 
     return [of(rank) for rank in range(mesh.size)]

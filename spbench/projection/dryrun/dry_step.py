@@ -254,9 +254,17 @@ def _leaves(recorder: Recorder, place: tuple[int, int], _: Any, __: Any, out: An
     if recorder.phase != "forward":
         _forward_ends(recorder)
         return
-    x = out[0] if out is not None else None
-    if isinstance(x, Tensor) and x.requires_grad:
-        x.register_hook(lambda _: recorder.begin(("backward", *place)))
+    begun = False
+
+    def begin(_: Tensor) -> None:
+        nonlocal begun
+        if not begun:  # by the strand whose gradient is there first
+            recorder.begin(("backward", *place))
+        begun = True
+
+    for x, *_rest in (out or {}).values():
+        if isinstance(x, Tensor) and x.requires_grad:
+            x.register_hook(begin)
 
 
 def _begins(recorder: Recorder, is_train: bool, *_: Any) -> None:

@@ -9,8 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 from types import SimpleNamespace
-from typing import Any
+from typing import Any, NamedTuple
 
+import numpy as np
 import psutil
 import pytest
 import torch
@@ -24,7 +25,7 @@ from spbench.results import machine
 from spbench.results.machine import Allowed
 from spbench.worker.reference import OneDevice, workload_to_compare
 from spbench.worker.step import Step
-from spbench.workload.block import Attention, CrossAttention, Mlp, Sublayer
+from spbench.workload.block import Attention, CrossAttention, Mlp, StreamAttention, Sublayer
 from spbench.workload.catalogue import find, with_settings
 from spbench.workload.config_names import names
 from spbench.workload.workload import Workload
@@ -73,6 +74,11 @@ def naive(work: Workload, weights: Weights, given: Inputs) -> Tensor:
         if work.position_of(axis) == "learned":
             along = in_documents(axis, work)
             x = x + weights[f"positions.tables.{axis}"][[along[place[i]] for place in places]]
+    if work.streams:
+        x = side_by_side(work, weights, x, given, places)
+        x = norm(x, work, weights["norm.weight"], weights.get("norm.bias"))
+        out = x @ weights["final.weight"].T + weights["final.bias"]
+        return out.view(work.samples, *work.axes.values(), -1)
     blocks = [part.block for part in work.parts for _ in range(part.depth)]
     kinds = list(dict.fromkeys(blocks))
     modulated = [
@@ -104,6 +110,83 @@ def naive(work: Workload, weights: Weights, given: Inputs) -> Tensor:
     x = norm(x, work, weights["norm.weight"], weights.get("norm.bias"))
     out = x @ weights["final.weight"].T + weights["final.bias"]
     return out.view(work.samples, *work.axes.values(), -1)
+
+
+class Side(NamedTuple):
+    """The positions of the axes, or of a stream beside them, as a workload of their own."""
+
+    work: Workload
+    given: Inputs
+    places: list[tuple[int, ...]]
+    mine: str
+    """What the names of its weights outside of blocks begin with."""
+    modulated: list[int]
+    """Its sublayers of a block that a condition modulates."""
+
+
+def side_by_side(
+    work: Workload, weights: Weights, x: Tensor, given: Inputs, places: list[tuple[int, ...]]
+) -> Tensor:
+    """The blocks of one stack with streams beside the axes."""
+    (part,) = work.parts
+
+    def strand(sublayer: Sublayer) -> str:
+        if isinstance(sublayer, Attention):
+            return sublayer.axes[0] if sublayer.axes[0] in work.streams else ""
+        return sublayer.stream or ""
+
+    def modulated(name: str) -> list[int]:
+        of_side = [at for at, each in enumerate(part.block) if strand(each) == name]
+        kinds = (Attention, Mlp) if work.modulation != "none" else ()
+        return [at for at in of_side if isinstance(part.block[at], kinds)]
+
+    sides = {"": Side(work, given, places, "", modulated(""))}
+    xs = {"": x}
+    for n, (name, own) in enumerate(work.streams.items()):
+        fields = work.model_dump(exclude={"stacks", "block", "streams", "kv_heads", "head_dim"})
+        fields |= {"axes": {name: own.length}, "hidden": own.hidden or work.hidden}
+        fields |= {"heads": own.heads or work.heads, "block": [{"mlp": 1}]}
+        fields |= {"positions": work.position_of(name), "kv_heads": own.kv_heads}
+        alone = Workload.model_validate(fields)
+        rows = [(place,) for place in range(own.length)]
+        sides[name] = Side(alone, given.streams[name], rows, f"beside.{n}.", modulated(name))
+        xs[name] = given.streams[name].x
+        if f"beside.{n}.positions.tables.{name}" in weights:
+            xs[name] = xs[name] + weights[f"beside.{n}.positions.tables.{name}"]
+    for i, at in [(i, at) for i in range(part.depth) for at in range(len(part.block))]:
+        sublayer, own = part.block[at], under(f"blocks.{i}.residuals.{at}.", weights)
+        inside = under("sublayer.", own)
+        name = strand(sublayer)
+        side = sides[name]
+        condition = None
+        if at in side.modulated:
+            outside, count = under(side.mine, weights), len(side.modulated)
+            condition = projected(side.work, outside, side.given, side.places, count)
+            condition = condition[:, :, side.modulated.index(at)]
+        normed, gate = normed_and_gate(xs[name], side.work, under("norm.", own), condition)
+        if isinstance(sublayer, StreamAttention):
+            asked = "" if sublayer.to == "axes" else sublayer.to
+            of_asked = under("asked_norm.", own)
+            others, _ = normed_and_gate(xs[asked], sides[asked].work, of_asked, None)
+            out = asking(normed, others, inside)
+        else:
+            out = sublayer_of(sublayer, side.work, inside, normed, side.given, side.places)
+        xs[name] = xs[name] + gate * out
+    return xs[""]
+
+
+def asking(x: Tensor, others: Tensor, weights: Weights) -> Tensor:
+    """Attention of each position of ``x`` to all of ``others``, one query after another, in
+    numpy."""
+    q, kv = heads_of(x, weights, "q").numpy(), heads_of(others, weights, "kv").numpy()
+    k, v = np.split(kv, 2, axis=2)
+    attended = np.zeros_like(q)
+    for b, p, z in np.ndindex(q.shape[:3]):
+        scores = np.array([q[b, p, z] @ key for key in k[b, :, z]]) / math.sqrt(q.shape[-1])
+        seen = np.exp(scores - scores.max())
+        attended[b, p, z] = sum(n * value for n, value in zip(seen, v[b, :, z], strict=True))
+        attended[b, p, z] /= seen.sum()
+    return out_of(torch.from_numpy(attended), None, weights)
 
 
 def under(prefix: str, weights: Weights) -> Weights:

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from spbench.workload import config_names
-from spbench.workload.block import Attention, Sublayer
+from spbench.workload.block import Attention, StreamAttention, Sublayer
 from spbench.workload.catalogue import find, load_file
 from spbench.workload.config_names import configs, names
 from spbench.workload.fields import DTYPE_BYTES
@@ -77,6 +77,8 @@ CLAIMED: dict[str, tuple[dict[str, float], int, int]] = {
 # What the batch is divided by, where it is.
 BATCH = {"bert-base": 8, "bert-base-linformer": 2, "bert-large": 4, "timesformer": 8}
 BATCH |= dict.fromkeys(("bagel", "flux.2-dev", "hunyuanimage-3", "qwen-image", "z-image"), 2)
+STREAMS = {"ltx-2": 9}
+"""What the lengths of streams are divided by."""
 TEXT = 16
 """What text tokens are divided by."""
 # Twins whose source says that axes keep their remainders, modulo what.
@@ -114,6 +116,8 @@ def form(sublayer: Sublayer) -> dict[str, Any]:
     shrinks = {"cross_attention", "projection", "pair_bias", "window", "shift", "documents"} & set(
         data
     )
+    if isinstance(sublayer, StreamAttention):
+        shrinks = {"head_dim"} & set(data)  # what it asks has a name
     return data | {key: data[key] is not None for key in shrinks}
 
 
@@ -139,6 +143,10 @@ def test_a_twin_is_as_small_as_it_says(name: str) -> None:
     parts = {axis: n / divisors[axis] for axis, n in large.axes.items()}
     assert {axis: round(part) for axis, part in parts.items()} == small.axes
     assert small.text == round(large.text / TEXT)
+    for stream, own in large.streams.items():
+        twin = small.streams[stream]
+        assert own.length == STREAMS[name] * twin.length
+        assert (own.hidden or 0) == width * (twin.hidden or 0)
     uneven = any(part % 1 for part in (*parts.values(), large.text / TEXT))
     assert ("rounded" in small.source) == uneven
     assert (small.hidden * width, small.blocks) == (large.hidden, layers)
